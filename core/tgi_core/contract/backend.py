@@ -1,0 +1,89 @@
+"""A backend: identity, detection and construction for one accelerator family."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tgi_core.contract.capabilities import Capabilities
+
+if TYPE_CHECKING:
+    from tgi_core.contract.device import Device
+    from tgi_core.contract.kernels import Kernels
+    from tgi_core.contract.shard import ModelShard, ShardSpec
+
+
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Pure data about a backend.
+
+    Attributes:
+        name: what ``--backend`` takes.
+        title: one line for people.
+        extra: the pip extra that installs what it needs, or "".
+        docs: path or address of its documentation.
+        contract_version: the contract it was written for.
+        priority: ``--backend auto`` takes the usable backend with the highest priority; negative is never taken.
+    """
+
+    name: str
+    title: str
+    extra: str = ""
+    docs: str = ""
+    contract_version: int = 0
+    priority: int = 0
+
+
+class DeviceInfo(msgspec.Struct, frozen=True):
+    """A device that a probe found: its index, its name and its memory in bytes."""
+
+    index: int
+    name: str
+    memory_bytes: int
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """What a probe found: devices, or the reason there are none and what would help."""
+
+    devices: tuple[DeviceInfo, ...] = ()
+    reason: str = ""
+    fix: str = ""
+
+
+class Backend(ABC):
+    """What a plugin returns from ``tgi_backends``. Constructing one imports no vendor SDK.
+
+    Only ``info``, ``probe``, ``capabilities`` and ``open_device`` must be written: the reference kernels and the
+    core's shard then already serve correct tokens. Speed is added by overriding kernels one at a time.
+    """
+
+    @property
+    @abstractmethod
+    def info(self) -> BackendInfo:
+        """Who this is."""
+
+    @abstractmethod
+    def probe(self) -> Probe:
+        """Look for devices. Never raises."""
+
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What the devices can do."""
+
+    @abstractmethod
+    def open_device(self, local_index: int) -> Device:
+        """Open a device for this process."""
+
+    def kernels(self, device: Device) -> Kernels:  # noqa: ARG002 - the reference runs on any torch device
+        """The operations on ``device``; the reference unless a backend has faster ones."""
+        from tgi_core.reference import ReferenceKernels
+
+        return ReferenceKernels()
+
+    def create_shard(self, spec: ShardSpec) -> ModelShard:
+        """Build the model's shard; core's eager shard unless the vendor's library owns the whole model."""
+        from tgi_core.shards import EagerShard
+
+        device = self.open_device(0)
+        return EagerShard(spec, self.capabilities(), device, self.kernels(device))

@@ -1,0 +1,199 @@
+"""The operations a dense decoder needs. Each docstring is the contract; ``tgi_core.reference`` is its meaning.
+
+Shape letters are those of ``tgi_core.contract.state``. Inputs may be overwritten only where a docstring says so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from tgi_core.sampling.params import Tier
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PackedWeight = Any
+"""What ``pack_linear`` returns and ``linear`` takes; only the kernels know its form."""
+
+PreparedAttention = Any
+"""What ``prepare_attention`` returns and ``attention`` takes; only the kernels know its form."""
+
+
+class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The attention of one layer.
+
+    Attributes:
+        num_heads, num_kv_heads, head_dim: H, K and D; H is a multiple of K.
+        scale: multiplies the scores.
+        window: tokens a query sees, itself included; None sees all.
+        soft_cap: scores become ``soft_cap * tanh(scores / soft_cap)``; None leaves them.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+
+
+class AttentionBatch(NamedTuple):
+    """One KV group's view of a step.
+
+    Attributes:
+        q_lens, kv_lens: per row, on the host: tokens computed, tokens in the cache after the step.
+        num_decodes: how many leading rows have q_len 1.
+        q_starts_B: int64 [B + 1] on the device: where each row's tokens begin in the T axis.
+        kv_lens_B: int32 on the device.
+        block_tables_BM: int32, the rows' block tables of the group.
+        slot_mapping_T: int64, for each token ``block * P + offset`` in the group's caches.
+        block_size: P.
+        window: the group's window, None for full attention.
+    """
+
+    q_lens: list[int]
+    kv_lens: list[int]
+    num_decodes: int
+    q_starts_B: Tensor
+    kv_lens_B: Tensor
+    block_tables_BM: Tensor
+    slot_mapping_T: Tensor
+    block_size: int
+    window: int | None
+
+
+class SampleInputs(NamedTuple):
+    """Per row that samples: its parameters and its tokens so far.
+
+    Attributes:
+        slots_B: int64, rows of ``tokens_SL``.
+        lengths_B: int32, tokens known before this one; the new token gets position ``lengths``.
+        positions_B: int32, index of the new token among the row's output, from 0: the counter of the noise.
+        temperature_B, top_p_B, repetition_penalty_B: float32.
+        top_k_B: int32. do_sample_B: bool. seed_B: int64.
+        tokens_SL: the device's token table.
+        tier: the work the step needs.
+        max_length: upper bound of ``lengths_B``, known on the host.
+    """
+
+    slots_B: Tensor
+    lengths_B: Tensor
+    positions_B: Tensor
+    temperature_B: Tensor
+    top_p_B: Tensor
+    top_k_B: Tensor
+    repetition_penalty_B: Tensor
+    do_sample_B: Tensor
+    seed_B: Tensor
+    tokens_SL: Tensor
+    tier: Tier
+    max_length: int
+
+
+class Kernels(ABC):
+    """One method an operation. A backend derives from ``tgi_core.reference.ReferenceKernels`` and overrides some."""
+
+    def supports(self, operation: str, spec: AttentionSpec) -> bool:  # noqa: ARG002 - the default takes everything
+        """Whether this object's own ``operation`` can do ``spec``. A "no" binds the reference, said at start."""
+        return True
+
+    @abstractmethod
+    def embedding(self, ids_T: Tensor, weight_VE: Tensor) -> Tensor:
+        """Rows of the embedding table: [T] integers -> [T, E] in the table's dtype."""
+
+    @abstractmethod
+    def pack_linear(self, weight_NK: Tensor) -> PackedWeight:
+        """Bring a dense [N, K] weight into the form ``linear`` is fastest on. Runs once, at load."""
+
+    @abstractmethod
+    def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
+        """``x @ weight.T + bias``: [T, K] -> [T, N], accumulated in float32."""
+
+    @abstractmethod
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        """Root mean square norm over the last axis, in float32, times ``weight + offset``; any leading shape.
+
+        Source: Zhang and Sennrich 2019. ``offset`` is 1 for Gemma, whose checkpoints store ``weight - 1``; then the
+        product is formed in float32 before rounding, as Gemma does; with offset 0 the normalised value is rounded
+        to x's dtype before the product, as Llama does.
+        """
+
+    @abstractmethod
+    def add_rms_norm(
+        self, x_TE: Tensor, residual_TE: Tensor, weight_E: Tensor, eps: float, offset: float
+    ) -> tuple[Tensor, Tensor]:
+        """``residual + x`` and its ``rms_norm``: returns (normed, new residual). May overwrite both inputs."""
+
+    @abstractmethod
+    def layer_norm(self, x_TE: Tensor, weight_E: Tensor, bias_E: Tensor | None, eps: float) -> Tensor:
+        """Layer norm over the last axis, in float32."""
+
+    @abstractmethod
+    def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
+        """Gated activation: [T, 2F] -> [T, F], ``act(x[:, :F]) * x[:, F:]``; "silu", "gelu" or "gelu_tanh"."""
+
+    @abstractmethod
+    def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+        """Rotary position embedding on the first 2R of D features, halves rotated ("neox" order).
+
+        cos and sin are float32 with one row a token. Returns x's dtype; may overwrite x. Source: Su et al. 2021.
+        """
+
+    @abstractmethod
+    def write_kv(self, kv_TKD: tuple[Tensor, Tensor], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:
+        """Store keys and values at ``slot_mapping``; entries of -1 are skipped."""
+
+    @abstractmethod
+    def rope_write_kv(
+        self,
+        qkv_TX: Tensor,
+        spec: AttentionSpec,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache_NP2KD: Tensor,
+        slot_mapping_T: Tensor,
+    ) -> Tensor:
+        """Rotate queries and keys of a merged projection and store keys and values.
+
+        ``qkv`` is [T, (H + 2K) * D]: queries, keys, values. ``rotary`` is (cos, sin) as ``rope`` takes, or None.
+        Returns q [T, H, D]; may overwrite ``qkv``. Equals ``rope`` on q and k, then ``write_kv``.
+        """
+
+    @abstractmethod
+    def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:
+        """What the layers of one KV group share in a step (masks, split plans). Once a step and group."""
+
+    @abstractmethod
+    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
+        """Causal attention of a ragged batch over the paged cache: prefill, decode and mixed. Returns [T, H, D].
+
+        Row b's queries are the last ``q_len`` of its ``kv_len`` positions; a query at position p sees keys at
+        positions max(0, p - window + 1) to p. Scores and their softmax are float32. Cache entries past ``kv_len`` are
+        stale but finite.
+        """
+
+    @abstractmethod
+    def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
+        """Set logits of forbidden tokens to -inf. ``masks`` is int32 [R, ceil(V / 32)], bit t of row r allows token t.
+
+        May overwrite ``logits``.
+        """
+
+    @abstractmethod
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+        """Apply the sampling rules and choose: returns token ids (int64 [B]) and their log-probabilities (float32).
+
+        Order: repetition penalty, temperature, top-k, top-p, choice. Rows with ``do_sample`` false take the first of
+        the largest scores and skip temperature, top-k and top-p. Sampling rows take the largest of score plus Gumbel
+        noise from ``tgi_core.reference.noise``. The log-probability is that of the scores after the rules.
+        """
+
+    @abstractmethod
+    def copy_blocks(self, cache_NP2KD: Tensor, sources_R: Tensor, targets_R: Tensor) -> None:
+        """Copy whole blocks inside one cache."""
+
+    @abstractmethod
+    def advance_tables(self, tokens_SL: Tensor, lengths_S: Tensor, slots_B: Tensor, ids_B: Tensor) -> None:
+        """Append each row's new token: ``tokens[slot, lengths[slot]] = id``, then ``lengths[slot] += 1``, in place."""

@@ -1,0 +1,137 @@
+"""A model on one device, as the engine drives it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from tgi_core.contract.plan import LateInputs, StepPlan, StepResult
+
+LoadProgress = Callable[[int, int], None]
+"""Called with (bytes loaded, bytes in all) while weights are read."""
+
+
+class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to build.
+
+    Attributes:
+        model_dir: a local folder in Hugging Face's layout.
+        dtype: name of the weight and activation type, one of the capabilities'.
+        load_format: "auto" reads the checkpoint; "dummy" fills random weights on the device, for benchmarks.
+        cpu_threads: threads for compute on the host; None leaves the choice to the backend.
+    """
+
+    model_dir: Path
+    dtype: str
+    load_format: str = "auto"
+    cpu_threads: int | None = None
+
+
+class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes a step and a slot may reach; arenas are made for them once.
+
+    Attributes:
+        max_slots: rows that can run at once.
+        max_total_tokens: longest prompt and output of a slot; None lets model and memory decide.
+        max_step_tokens: tokens one step may compute.
+        block_size: tokens in a KV block.
+        kv_cache_bytes: memory for the KV cache; None takes what is left.
+        memory_fraction: share of the device's memory this server may use.
+    """
+
+    max_slots: int
+    max_step_tokens: int
+    block_size: int
+    max_total_tokens: int | None = None
+    kv_cache_bytes: int | None = None
+    memory_fraction: float = 0.9
+
+
+class KVGroup(msgspec.Struct, frozen=True, array_like=True):
+    """Layers whose caches grow and shrink together.
+
+    Attributes:
+        window: tokens a layer looks back, itself included; None for full attention.
+        bytes_per_block: over all layers of the group.
+    """
+
+    window: int | None
+    bytes_per_block: int
+
+
+class KVGroupBudget(msgspec.Struct, frozen=True, array_like=True):
+    """A group and how many blocks of it were allocated."""
+
+    group: KVGroup
+    blocks: int
+
+
+class MemoryLine(msgspec.Struct, frozen=True, array_like=True):
+    """One row of the memory table printed at start."""
+
+    name: str
+    size_bytes: int
+
+
+class KVBudget(msgspec.Struct, frozen=True, array_like=True):
+    """What warm-up measured and allocated.
+
+    Attributes:
+        block_size: tokens in a block, the same in every group.
+        groups: the KV groups with their blocks.
+        max_total_tokens: longest sequence that fits the tables, the model and the cache.
+        memory: the table of where memory went.
+    """
+
+    block_size: int
+    groups: list[KVGroupBudget]
+    max_total_tokens: int
+    memory: list[MemoryLine]
+
+
+class Ticket(Protocol):
+    """A launched step. Its tokens are not readable before ``collect``."""
+
+    @property
+    def step(self) -> int:
+        """Number of the step."""
+
+
+class ModelShard(ABC):
+    """Driven by one thread, in this order: load, warm_up, then (launch, sample, collect) a step, close.
+
+    Steps are collected in the order of their launch. With ``run_ahead`` 1 a second step may be launched before the
+    first is collected. A raised exception is a fault of the whole replica.
+    """
+
+    @abstractmethod
+    def load(self, progress: LoadProgress) -> None:
+        """Read the weights onto the device."""
+
+    @abstractmethod
+    def warm_up(self, limits: ShardLimits) -> KVBudget:
+        """Measure, allocate the KV cache and all arenas, prepare kernels. After it a step allocates nothing lasting.
+
+        Raises:
+            StartupError: the limits do not fit; the message holds the memory table and values that would.
+        """
+
+    @abstractmethod
+    def launch(self, plan: StepPlan) -> Ticket:
+        """Start the step's forward and return at once."""
+
+    @abstractmethod
+    def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
+        """Start the step's sampling. Called once a ticket; at once after ``launch`` when ``plan.late`` is false."""
+
+    @abstractmethod
+    def collect(self, ticket: Ticket) -> StepResult:
+        """Wait for the step and return its tokens."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back device, threads and memory."""

@@ -1,0 +1,237 @@
+"""The engine's loop: plans and launches step n+1 while the device runs step n.
+
+One iteration: take in commands, plan, launch, then collect the oldest step if more are in flight than the shard may
+run ahead. Depth 0 is the same code with nothing kept in flight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Protocol
+
+from tgi_core.contract import ModelShard, StepPlan, Ticket
+from tgi_core.engine.frames import (
+    Cancel,
+    Command,
+    EngineMessage,
+    EngineStats,
+    FinishRequest,
+    RequestFailed,
+    StepFrame,
+    Submit,
+    pack_floats,
+    pack_ids,
+    pack_request_ids,
+    unpack_ids,
+)
+from tgi_core.scheduler import Outputs, Request, Scheduler
+
+IDLE_POLL_MS = 200
+"""How long an idle loop sleeps before it looks at its stop flag again."""
+
+
+class Channel(Protocol):
+    """How the loop talks to API processes."""
+
+    def receive(self, timeout_ms: int) -> list[tuple[bytes, Command]]:
+        """Commands that have arrived, waiting at most ``timeout_ms`` for the first."""
+
+    def send(self, worker: bytes, message: EngineMessage) -> bool:
+        """Send without blocking; false when the worker is gone or stuck."""
+
+
+class _InFlight:
+    """A launched step."""
+
+    __slots__ = ("launched_at", "plan", "ticket")
+
+    def __init__(self, plan: StepPlan, ticket: Ticket, launched_at: float) -> None:
+        self.plan = plan
+        self.ticket = ticket
+        self.launched_at = launched_at
+
+
+class _Columns:
+    """The rows of a step that go to one API process."""
+
+    __slots__ = ("admitted", "finishes", "logprobs", "request_ids", "token_ids")
+
+    def __init__(self) -> None:
+        self.request_ids: list[int] = []
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.finishes = bytearray()
+        self.admitted: list[tuple[int, float, int]] = []
+
+    def to_frame(self, step: int, stats: EngineStats) -> StepFrame:
+        return StepFrame(
+            step,
+            pack_request_ids(self.request_ids),
+            pack_ids(self.token_ids),
+            pack_floats(self.logprobs),
+            bytes(self.finishes),
+            self.admitted,
+            stats,
+        )
+
+
+class EngineLoop:
+    """Drives one shard for the requests of all API processes.
+
+    Attributes:
+        busy_since: monotonic time since which the device has worked on the oldest step, or None; a watchdog reads it.
+        longest_step_s: longest time between two collects of a busy device, or a launch and its collect.
+        num_steps: steps collected so far.
+    """
+
+    def __init__(
+        self, shard: ModelShard, scheduler: Scheduler, channel: Channel, *, run_ahead: int, max_total_tokens: int
+    ) -> None:
+        self.busy_since: float | None = None
+        self.longest_step_s = 0.0
+        self.num_steps = 0
+        self._shard = shard
+        self._scheduler = scheduler
+        self._channel = channel
+        self._run_ahead = run_ahead
+        self._max_total_tokens = max_total_tokens
+        self._in_flight: deque[_InFlight] = deque()
+        self._unsent: list[tuple[bytes, StepFrame]] = []
+        self._workers: set[bytes] = set()
+        self._stats = EngineStats()
+        self._stats_are_stale = False
+        self._stopping = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether steps are in flight or frames wait to be sent."""
+        return bool(self._in_flight or self._unsent)
+
+    def stop(self) -> None:
+        """Let ``run`` return after the present iteration; callable from any thread."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Serve until ``stop``. An exception of the shard passes through: it is a fault of the whole replica."""
+        while not self._stopping:
+            self.iterate(IDLE_POLL_MS)
+
+    def iterate(self, idle_timeout_ms: int = 0) -> None:
+        """One iteration; sleeps up to ``idle_timeout_ms`` when there is nothing at all to do."""
+        idle = not self.has_work and not self._scheduler.has_requests
+        for worker, command in self._channel.receive(idle_timeout_ms if idle else 0):
+            self._handle(worker, command)
+        plan = self._scheduler.plan()
+        if plan is not None:
+            self._launch(plan)
+        # After the launch, so that sending costs the device nothing.
+        self._send_frames()
+        if len(self._in_flight) > self._run_ahead or (plan is None and self._in_flight):
+            self._collect()
+        elif plan is None and self._stats_are_stale:
+            self._tell_idle_stats()
+
+    def _handle(self, worker: bytes, command: Command) -> None:
+        self._workers.add(worker)
+        match command:
+            case Submit():
+                self._submit(worker, command)
+            case FinishRequest():
+                self._stats_are_stale = True
+                self._scheduler.finish(worker, command.request_id, command.num_tokens)
+            case Cancel():
+                self._stats_are_stale = True
+                self._scheduler.cancel(worker, command.request_id)
+
+    def _submit(self, worker: bytes, command: Submit) -> None:
+        prompt = unpack_ids(command.prompt).tolist()
+        room = self._max_total_tokens - len(prompt)
+        if not prompt or room < 1 or command.max_new_tokens < 1:
+            # The API process validates; what arrives here in spite of that must not hang its client.
+            message = f"a prompt of {len(prompt)} tokens does not fit a context of {self._max_total_tokens}"
+            self._channel.send(worker, RequestFailed(command.request_id, message))
+            return
+        self._scheduler.add(
+            Request(
+                worker,
+                command.request_id,
+                prompt,
+                min(command.max_new_tokens, room),
+                command.sampling,
+                ignore_eos=command.ignore_eos,
+                submitted_at=time.monotonic(),
+            )
+        )
+
+    def _launch(self, plan: StepPlan) -> None:
+        launched_at = time.monotonic()
+        if self.busy_since is None:
+            self.busy_since = launched_at
+        ticket = self._shard.launch(plan)
+        if not plan.late:
+            self._shard.sample(ticket, None)
+        self._in_flight.append(_InFlight(plan, ticket, launched_at))
+
+    def _collect(self) -> None:
+        step = self._in_flight.popleft()
+        result = self._shard.collect(step.ticket)
+        now = time.monotonic()
+        if self.busy_since is not None:
+            self.longest_step_s = max(self.longest_step_s, now - self.busy_since)
+        # The device turns to the next step only now, so its time starts here.
+        self.busy_since = now if self._in_flight else None
+        self.num_steps += 1
+        outputs = self._scheduler.apply(result)
+        self._stats = self._measure(now - step.launched_at, step.plan)
+        self._unsent.extend(self._make_frames(step.plan.step, outputs))
+
+    def _measure(self, step_seconds: float, plan: StepPlan | None) -> EngineStats:
+        scheduler = self._scheduler
+        pool = scheduler.kv.pools[0]
+        num_decodes = plan.num_decodes if plan is not None else 0
+        return EngineStats(
+            queue_size=scheduler.queue_size,
+            batch_size=scheduler.batch_size,
+            batch_tokens=scheduler.batch_tokens,
+            kv_blocks_used=pool.num_used,
+            kv_blocks=pool.num_blocks,
+            preemptions=scheduler.preemptions,
+            prefill_tokens=sum(plan.q_lens) - num_decodes if plan is not None else 0,
+            decode_tokens=num_decodes,
+            step_ms=step_seconds * 1000,
+        )
+
+    def _tell_idle_stats(self) -> None:
+        """Requests that were given up end without a token; without this the gauges would keep their last values."""
+        self._stats_are_stale = False
+        self._stats = self._measure(0.0, None)
+        empty = _Columns()
+        self._unsent.extend((worker, empty.to_frame(0, self._stats)) for worker in self._workers)
+
+    def _make_frames(self, step: int, outputs: Outputs) -> list[tuple[bytes, StepFrame]]:
+        """One frame for each API process that has rows in this step."""
+        columns_of: dict[bytes, _Columns] = {}
+        for request in self._scheduler.take_admitted():
+            columns = columns_of.setdefault(request.worker, _Columns())
+            waited = request.admitted_at - request.submitted_at
+            columns.admitted.append((request.request_id, waited, request.cached_len))
+        for request, token_id, logprob, finish in zip(
+            outputs.requests, outputs.token_ids, outputs.logprobs, outputs.finishes, strict=True
+        ):
+            columns = columns_of.get(request.worker) or columns_of.setdefault(request.worker, _Columns())
+            columns.request_ids.append(request.request_id)
+            columns.token_ids.append(token_id)
+            columns.logprobs.append(logprob)
+            columns.finishes.append(finish)
+        return [(worker, columns.to_frame(step, self._stats)) for worker, columns in columns_of.items()]
+
+    def _send_frames(self) -> None:
+        if not self._unsent:
+            return
+        for worker, frame in self._unsent:
+            if not self._channel.send(worker, frame):
+                # Gone, or so far behind that its frames fill the queue: its requests would only burn the device.
+                self._workers.discard(worker)
+                self._scheduler.cancel_worker(worker)
+        self._unsent = []

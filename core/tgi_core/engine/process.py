@@ -1,0 +1,184 @@
+"""The engine process: builds the shard, warms it up, then runs the loop until it is told to stop."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+
+from tgi_core.config import EngineInfo, ServerConfig
+from tgi_core.contract import Backend, Capabilities, KVBudget, ShardLimits, ShardSpec
+from tgi_core.engine.channel import EngineChannel
+from tgi_core.engine.control import Heartbeat, Loading, Ready, Refused, Shutdown, receive_control, send_control
+from tgi_core.engine.loop import EngineLoop
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.model_folder import ModelFolder
+from tgi_core.plugins import Plugins
+from tgi_core.scheduler import Scheduler, SchedulerConfig
+
+HEARTBEAT_INTERVAL_S = 0.5
+HUNG_STEP_EXIT_CODE = 70
+_MIN_STEP_DEADLINE_S = 10.0
+_STEP_DEADLINE_FACTOR = 20.0
+
+
+def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
+    """Entry of the engine process; returns when the supervisor asks or is gone.
+
+    A refusal is reported over ``control`` before the process ends; any later exception is a fault of the replica and
+    ends the process with a traceback in its log.
+    """
+    # Ctrl-C reaches the whole process group; stopping is the supervisor's decision.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.enable()
+    try:
+        engine = _Engine(config, address, control)
+    except StartupError as refusal:
+        send_control(control, Refused(refusal.cause, refusal.fix, refusal.exit_code))
+        return
+    engine.serve()
+
+
+class _Engine:
+    """Start-up in the order it happens, then the loop with its two helper threads."""
+
+    def __init__(self, config: ServerConfig, address: str, control: Connection) -> None:
+        self._control = control
+        backend = Plugins.discover().choose_backend(config.engine.backend)
+        capabilities = backend.capabilities()
+        folder = ModelFolder(config.model.model_dir, tokenizer_config_path=config.model.tokenizer_config_path)
+        dtype = choose_dtype(config.engine.dtype, folder.dtype, backend, capabilities)
+        started = time.monotonic()
+        self._shard = backend.create_shard(
+            ShardSpec(
+                model_dir=config.model.model_dir,
+                dtype=dtype,
+                load_format=config.engine.load_format,
+                cpu_threads=config.engine.cpu_threads,
+            )
+        )
+        self._shard.load(self._report_loading)
+        loaded = time.monotonic()
+        limits = ShardLimits(
+            max_slots=config.engine.max_slots,
+            max_step_tokens=config.engine.max_step_tokens,
+            block_size=config.engine.block_size or capabilities.block_sizes[0],
+            max_total_tokens=config.engine.max_total_tokens,
+            kv_cache_bytes=config.engine.kv_cache_bytes,
+            memory_fraction=config.engine.memory_fraction,
+        )
+        budget = self._shard.warm_up(limits)
+        warm = time.monotonic()
+        chunked_prefill = capabilities.chunked_prefill and config.engine.chunked_prefill
+        scheduler = Scheduler(
+            SchedulerConfig(
+                max_slots=limits.max_slots,
+                max_step_tokens=limits.max_step_tokens,
+                eos_token_ids=folder.eos_token_ids,
+                prefix_cache=capabilities.prefix_cache and config.engine.prefix_cache,
+                chunked_prefill=chunked_prefill,
+                mixed_batches=capabilities.mixed_batches,
+            ),
+            budget,
+        )
+        run_ahead = capabilities.run_ahead if config.engine.run_ahead is None else config.engine.run_ahead
+        self._channel = EngineChannel(address)
+        self._loop = EngineLoop(
+            self._shard, scheduler, self._channel, run_ahead=run_ahead, max_total_tokens=budget.max_total_tokens
+        )
+        self._loop.longest_step_s = warm - loaded
+        max_input_tokens = choose_max_input_tokens(config, budget, limits, chunked_prefill=chunked_prefill)
+        self._info = EngineInfo(
+            max_input_tokens=max_input_tokens,
+            max_total_tokens=budget.max_total_tokens,
+            max_step_tokens=limits.max_step_tokens,
+            max_slots=limits.max_slots,
+            kv_tokens=budget.groups[0].blocks * budget.block_size,
+            block_size=budget.block_size,
+            dtype=dtype,
+            device=backend.probe().devices[0].name,
+            load_seconds=loaded - started,
+            warm_up_seconds=warm - loaded,
+            memory=[(line.name, line.size_bytes) for line in budget.memory],
+        )
+
+    def serve(self) -> None:
+        # Everything alive now stays alive: keep the collector from walking it on every pass.
+        gc.collect()
+        gc.freeze()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        threading.Thread(target=self._listen, name="control", daemon=True).start()
+        send_control(self._control, Ready(self._info))
+        self._loop.run()
+        self._channel.close()
+        self._shard.close()
+
+    def _report_loading(self, done_bytes: int, total_bytes: int) -> None:
+        send_control(self._control, Loading(done_bytes, total_bytes))
+
+    def _beat(self) -> None:
+        """Tell the supervisor that the process lives, and end it when a step hangs: a stuck device never returns."""
+        while True:
+            time.sleep(HEARTBEAT_INTERVAL_S)
+            busy_since = self._loop.busy_since
+            deadline_s = max(_MIN_STEP_DEADLINE_S, _STEP_DEADLINE_FACTOR * self._loop.longest_step_s)
+            if busy_since is not None and time.monotonic() - busy_since > deadline_s:
+                faulthandler.dump_traceback(all_threads=True)
+                os._exit(HUNG_STEP_EXIT_CODE)
+            send_control(self._control, Heartbeat())
+
+    def _listen(self) -> None:
+        try:
+            while not isinstance(receive_control(self._control), Shutdown):
+                pass
+        except (EOFError, OSError):
+            pass  # The supervisor is gone: nobody is served any more.
+        self._loop.stop()
+
+
+def choose_dtype(asked: str, checkpoint: str, backend: Backend, capabilities: Capabilities) -> str:
+    """The dtype to compute in: the one asked for, or with "auto" the checkpoint's if the backend has it.
+
+    Raises:
+        StartupError: the backend does not have the one asked for.
+    """
+    if asked == "auto":
+        return checkpoint if checkpoint in capabilities.dtypes else capabilities.dtypes[0]
+    if asked not in capabilities.dtypes:
+        known = ", ".join(capabilities.dtypes)
+        raise StartupError(
+            f"Backend `{backend.info.name}` cannot compute in {asked} on this machine.",
+            f"Use --dtype with one of: {known}, or leave it out.",
+            ExitCode.BACKEND,
+        )
+    return asked
+
+
+def choose_max_input_tokens(
+    config: ServerConfig, budget: KVBudget, limits: ShardLimits, *, chunked_prefill: bool
+) -> int:
+    """The longest prompt: what was asked for, or one less than the longest sequence.
+
+    Raises:
+        StartupError: the limits contradict each other.
+    """
+    longest = budget.max_total_tokens - 1
+    if not chunked_prefill:
+        longest = min(longest, limits.max_step_tokens)
+    asked = config.engine.max_input_tokens
+    if asked is None:
+        return longest
+    if asked > longest:
+        raise StartupError(
+            f"`max_input_tokens` is {asked}, but prompts of this model and configuration have at most {longest} tokens.",
+            f"Use --max-input-tokens {longest} or less, or raise --max-total-tokens.",
+            ExitCode.USAGE,
+        )
+    return asked
+
+
+__all__ = ["HEARTBEAT_INTERVAL_S", "choose_dtype", "choose_max_input_tokens", "run_engine"]

@@ -1,0 +1,107 @@
+"""Typed errors: every one names what happened, why, and what would help."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of the command line; docs/cli.md explains each."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    MODEL = 3
+    BACKEND = 4
+    PORT = 5
+    MEMORY = 6
+
+
+class TgiServeError(Exception):
+    """Base of all errors that the project raises on purpose."""
+
+
+class StartupError(TgiServeError):
+    """A refusal at start: the server does not come up.
+
+    Attributes:
+        fix: what the user can do about it, one sentence.
+        exit_code: the process's exit code.
+    """
+
+    def __init__(self, cause: str, fix: str = "", exit_code: ExitCode = ExitCode.FAILURE) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.fix = fix
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"{self.cause} {self.fix}".strip()
+
+    def __reduce__(self) -> tuple[type[StartupError], tuple[str, str, ExitCode]]:
+        return type(self), (self.cause, self.fix, self.exit_code)
+
+
+class RequestError(TgiServeError):
+    """One request fails; the reply is TGI's ``{"error", "error_type"}`` with ``status``.
+
+    Attributes:
+        status: HTTP status code.
+        error_type: TGI's ``error_type``, which clients map to exceptions.
+        metric: value of the ``err`` label of ``tgi_request_failure``.
+    """
+
+    status = 500
+    error_type = "internal"
+    metric = "generation"
+    prefix = ""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(self.prefix + detail)
+        self.detail = detail
+
+
+class ValidationError(RequestError):
+    """The request itself is wrong: 422, ``validation``."""
+
+    status = 422
+    error_type = "validation"
+    metric = "validation"
+    prefix = "Input validation error: "
+
+
+class TemplateError(RequestError):
+    """The chat template is missing or refused the messages: 422, ``template_error``."""
+
+    status = 422
+    error_type = "template_error"
+    metric = "template"
+    prefix = "Template error: "
+
+
+class OverloadedError(RequestError):
+    """The concurrency limit is reached: 429, ``overloaded``."""
+
+    status = 429
+    error_type = "overloaded"
+    metric = "overloaded"
+
+    def __init__(self, detail: str = "Model is overloaded") -> None:
+        super().__init__(detail)
+
+
+class GenerationError(RequestError):
+    """The engine failed while it worked on the request: 424, ``generation``."""
+
+    status = 424
+    error_type = "generation"
+    metric = "generation"
+    prefix = "Request failed during generation: "
+
+
+class EngineUnavailableError(RequestError):
+    """No engine is up at the moment: 503, ``unavailable``; the reply carries ``Retry-After``."""
+
+    status = 503
+    error_type = "unavailable"
+    metric = "generation"

@@ -1,0 +1,133 @@
+"""Discovery of plugins through the entry-point group ``tgi_serve``.
+
+Loading a plugin must not import a vendor SDK. A plugin that fails to load is remembered with its reason and reported
+when what it would have offered is asked for; it never takes the server down by itself.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+import msgspec
+import pluggy
+
+from tgi_core import hookspecs
+from tgi_core.contract import CONTRACT_VERSION, Backend, Probe
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.hookspecs import PROJECT_NAME
+
+if TYPE_CHECKING:
+    from tgi_core.models.spec import Architecture
+
+
+class PluginFailure(msgspec.Struct, frozen=True):
+    """A plugin that could not be loaded: its entry point's name, its distribution and the reason."""
+
+    name: str
+    distribution: str
+    reason: str
+
+
+class Plugins:
+    """The loaded plugins and what they offer."""
+
+    def __init__(self, manager: pluggy.PluginManager, failures: tuple[PluginFailure, ...]) -> None:
+        self._manager = manager
+        self.failures = failures
+
+    @classmethod
+    def discover(cls) -> Plugins:
+        """Load every entry point of the group; failures are kept, not raised."""
+        manager = pluggy.PluginManager(PROJECT_NAME)
+        manager.add_hookspecs(hookspecs)
+        failures = []
+        for entry_point in sorted(entry_points(group=PROJECT_NAME), key=lambda point: point.name):
+            failure = _register(manager, entry_point)
+            if failure is not None:
+                failures.append(failure)
+        return cls(manager, tuple(failures))
+
+    def backends(self) -> dict[str, Backend]:
+        """All backends by name.
+
+        Raises:
+            StartupError: two plugins offer the same name.
+        """
+        found: dict[str, Backend] = {}
+        for offered in self._manager.hook.tgi_backends():
+            for backend in offered:
+                name = backend.info.name
+                if name in found:
+                    raise StartupError(
+                        f"Two plugins offer a backend named `{name}`.", "Uninstall one of them.", ExitCode.BACKEND
+                    )
+                found[name] = backend
+        return found
+
+    def architectures(self) -> dict[str, Architecture]:
+        """All architectures by ``model_type``."""
+        return {
+            architecture.model_type: architecture
+            for offered in self._manager.hook.tgi_architectures()
+            for architecture in offered
+        }
+
+    def choose_backend(self, name: str) -> Backend:
+        """The backend called ``name``, or with "auto" the usable one of highest priority.
+
+        Raises:
+            StartupError: there is none, or it finds no device; the message says why and what to do.
+        """
+        backends = self.backends()
+        if name == "auto":
+            return self._choose_auto(backends)
+        if name not in backends:
+            raise StartupError(self._unknown(name, backends), "", ExitCode.BACKEND)
+        backend = backends[name]
+        _check_contract(backend)
+        probe = backend.probe()
+        if not probe.devices:
+            raise StartupError(f"Backend `{name}` finds no device: {probe.reason}.", probe.fix, ExitCode.BACKEND)
+        return backend
+
+    def _choose_auto(self, backends: dict[str, Backend]) -> Backend:
+        reasons = []
+        for backend in sorted(backends.values(), key=lambda backend: -backend.info.priority):
+            if backend.info.priority < 0 or backend.info.contract_version != CONTRACT_VERSION:
+                continue
+            probe: Probe = backend.probe()
+            if probe.devices:
+                return backend
+            reasons.append(f"{backend.info.name}: {probe.reason}. {probe.fix}")
+        raise StartupError("No backend finds a device.", " ".join(reasons), ExitCode.BACKEND)
+
+    def _unknown(self, name: str, backends: dict[str, Backend]) -> str:
+        known = ", ".join(sorted(backends))
+        text = f"There is no backend `{name}`; installed are: {known}."
+        for failure in self.failures:
+            text += f" The plugin `{failure.name}` of {failure.distribution} failed to load: {failure.reason}."
+        return text
+
+
+def _register(manager: pluggy.PluginManager, entry_point: EntryPoint) -> PluginFailure | None:
+    distribution = entry_point.dist.name if entry_point.dist is not None else "an unknown distribution"
+    try:
+        plugin = entry_point.load()
+        manager.register(plugin, name=entry_point.name)
+        manager.check_pending()
+    except Exception as error:  # a broken plugin may raise anything
+        if manager.has_plugin(entry_point.name):
+            manager.unregister(name=entry_point.name)
+        return PluginFailure(entry_point.name, distribution, f"{type(error).__name__}: {error}")
+    return None
+
+
+def _check_contract(backend: Backend) -> None:
+    version = backend.info.contract_version
+    if version != CONTRACT_VERSION:
+        raise StartupError(
+            f"Backend `{backend.info.name}` was written for contract {version}, this tgi-serve has {CONTRACT_VERSION}.",
+            "Install matching versions of both.",
+            ExitCode.BACKEND,
+        )

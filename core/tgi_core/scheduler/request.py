@@ -1,0 +1,119 @@
+"""One request as the scheduler sees it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tgi_core.sampling.params import SamplingParams
+
+
+class Finish(IntEnum):
+    """Why a request ended, as the engine sees it. Stop strings are the API process's business."""
+
+    NOT = 0
+    EOS = 1
+    LENGTH = 2
+    """``max_new_tokens`` or the end of the context."""
+
+
+class RequestState(IntEnum):
+    """Where a request is in its life."""
+
+    WAITING = 0
+    RUNNING = 1
+    PREEMPTED = 2
+    """Its slot and blocks are gone; it goes back to the queue once its tokens in flight are known."""
+    FINISHED = 3
+
+
+class Request:
+    """Mutable bookkeeping of one request; only the scheduler writes it.
+
+    Counting: ``total`` tokens exist (``in_flight`` of them were sampled by steps not yet collected, so their ids are
+    not known here), ``computed`` of them have their keys and values in the cache once all launched steps have run,
+    ``collected`` once all collected steps have.
+
+    Attributes:
+        worker: identity of the API process's connection.
+        request_id: the API process's number for it.
+        token_ids: the tokens known so far, prompt first.
+        prompt_len: how many are the prompt.
+        max_tokens: ``prompt_len`` plus the most output tokens it may have.
+        slot, epoch: where it runs; -1 while it does not.
+        block_ids: per KV group its blocks in order; -1 where a window has left them behind.
+        capacity: tokens that its blocks cover, the least over the groups.
+        block_keys: prefix-cache keys of its leading full blocks, as far as they were needed.
+        registered: leading blocks it has offered to the prefix cache.
+        last_step: number of the last step launched that names its slot.
+        cached_len: prompt tokens that were found in the prefix cache when it first left the queue.
+    """
+
+    __slots__ = (
+        "admitted_at",
+        "block_ids",
+        "block_keys",
+        "cached_len",
+        "capacity",
+        "collected",
+        "computed",
+        "epoch",
+        "ignore_eos",
+        "in_flight",
+        "last_step",
+        "max_tokens",
+        "prompt_len",
+        "registered",
+        "request_id",
+        "sampling",
+        "slot",
+        "state",
+        "submitted_at",
+        "token_ids",
+        "total",
+        "was_admitted",
+        "worker",
+    )
+
+    def __init__(
+        self,
+        worker: bytes,
+        request_id: int,
+        prompt: list[int],
+        max_new_tokens: int,
+        sampling: SamplingParams,
+        *,
+        ignore_eos: bool = False,
+        submitted_at: float = 0.0,
+    ) -> None:
+        self.worker = worker
+        self.request_id = request_id
+        self.token_ids = prompt
+        self.prompt_len = len(prompt)
+        self.max_tokens = len(prompt) + max_new_tokens
+        self.sampling = sampling
+        self.ignore_eos = ignore_eos
+        self.submitted_at = submitted_at
+        self.state = RequestState.WAITING
+        self.was_admitted = False
+        self.admitted_at = 0.0
+        self.cached_len = 0
+        self.total = len(prompt)
+        self.in_flight = 0
+        self.block_keys: list[bytes] = []
+        self.leave_slot()
+
+    def leave_slot(self) -> None:
+        """Forget slot and cache; the tokens stay."""
+        self.slot = -1
+        self.epoch = -1
+        self.computed = 0
+        self.collected = 0
+        self.capacity = 0
+        self.registered = 0
+        self.last_step = 0
+        self.block_ids: list[list[int]] = []
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens known so far."""
+        return len(self.token_ids) - self.prompt_len

@@ -1,0 +1,203 @@
+"""A backend without arithmetic: it costs the time it is told to and makes tokens that anyone can predict.
+
+It is asynchronous as a real device is: ``launch`` returns at once, the tokens of a step exist only once its time has
+passed and ``collect`` was called. No torch. Schedulers, the engine and the API are tested and timed on it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tgi_core.contract import (
+    Backend,
+    BackendInfo,
+    Capabilities,
+    Device,
+    DeviceInfo,
+    DeviceMemory,
+    KVBudget,
+    KVGroup,
+    KVGroupBudget,
+    LateInputs,
+    LoadProgress,
+    MemoryLine,
+    ModelShard,
+    Probe,
+    ShapeMode,
+    ShardLimits,
+    ShardSpec,
+    StepPlan,
+    StepResult,
+    Ticket,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+_BYTES_PER_BLOCK = 1
+_DEFAULT_TOTAL_TOKENS = 8192
+
+
+class NullCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds a step costs: ``step_ms + tokens * token_ms`` on the device, ``host_ms`` on the host to launch."""
+
+    step_ms: float = 0.0
+    token_ms: float = 0.0
+    host_ms: float = 0.0
+
+
+def null_token(last_prompt_token: int, position: int, vocab_size: int) -> int:
+    """The token the null model puts at ``position`` after that prompt; not an id below 100, where specials live."""
+    low = min(100, vocab_size - 1)
+    return low + (last_prompt_token * 31 + position * 7919) % (vocab_size - low)
+
+
+class UnreadTokens:
+    """Stands where the tokens of a launched step will be; touching it before ``collect`` is the engine's bug."""
+
+    def __iter__(self) -> UnreadTokens:
+        raise AssertionError("token ids were read before the step was collected")
+
+    __next__ = __getitem__ = __len__ = __iter__
+
+
+class NullTicket:
+    """A launched step of the null shard."""
+
+    __slots__ = ("_result", "done_at", "step", "token_ids")
+
+    def __init__(self, result: StepResult, done_at: float) -> None:
+        self.step = result.step
+        self.done_at = done_at
+        self.token_ids = UnreadTokens()
+        self._result = result
+
+    def reveal(self) -> StepResult:
+        """The step's tokens; the shard calls it when the device's time has passed."""
+        return self._result
+
+
+class NullShard(ModelShard):
+    """One stream that runs the launched steps one after the other, each for the time of the cost model."""
+
+    def __init__(self, spec: ShardSpec, costs: NullCosts) -> None:
+        self.costs = costs
+        self._spec = spec
+        self._vocab_size = 0
+        self._device_free_at = 0.0
+        self._last_prompt_tokens: dict[int, int] = {}
+
+    def load(self, progress: LoadProgress) -> None:
+        """Read the size of the vocabulary; there are no weights."""
+        config = json.loads((self._spec.model_dir / "config.json").read_text())
+        self._vocab_size = int(config["vocab_size"])
+        progress(1, 1)
+
+    def warm_up(self, limits: ShardLimits) -> KVBudget:
+        """Room for every slot at full length."""
+        max_total_tokens = limits.max_total_tokens or _DEFAULT_TOTAL_TOKENS
+        blocks = limits.max_slots * -(-max_total_tokens // limits.block_size)
+        if limits.kv_cache_bytes is not None:
+            blocks = limits.kv_cache_bytes // _BYTES_PER_BLOCK
+        group = KVGroupBudget(KVGroup(None, _BYTES_PER_BLOCK), blocks)
+        return KVBudget(limits.block_size, [group], max_total_tokens, [MemoryLine("kv cache", blocks)])
+
+    def launch(self, plan: StepPlan) -> Ticket:
+        """Append the step to the stream."""
+        now = time.perf_counter()
+        if self.costs.host_ms:
+            _spin_until(now + self.costs.host_ms / 1000)
+            now = time.perf_counter()
+        cost_ms = self.costs.step_ms + self.costs.token_ms * sum(plan.q_lens)
+        self._device_free_at = max(now, self._device_free_at) + cost_ms / 1000
+        return NullTicket(self._compute(plan), self._device_free_at)
+
+    def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
+        """Sampling is part of the step's cost."""
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        """Wait until the stream has passed the step."""
+        assert isinstance(ticket, NullTicket)
+        _sleep_until(ticket.done_at)
+        return ticket.reveal()
+
+    def close(self) -> None:
+        """There is nothing to give back."""
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        last_tokens = self._last_prompt_tokens
+        for new in plan.new_slots:
+            last_tokens[new.slot] = new.token_ids[new.prompt_len - 1]
+        slots, epochs, token_ids = [], [], []
+        for slot, epoch, kv_len, samples in zip(plan.slots, plan.epochs, plan.kv_lens, plan.samples, strict=True):
+            if samples:
+                slots.append(slot)
+                epochs.append(epoch)
+                token_ids.append(null_token(last_tokens[slot], kv_len, self._vocab_size))
+        return StepResult(plan.step, slots, epochs, token_ids, [-0.5] * len(slots))
+
+
+class NullDevice(Device):
+    """A device that holds nothing."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """There is no torch behind this device."""
+        raise NotImplementedError("the null backend brings its own shard and has no torch device")
+
+    def memory(self) -> DeviceMemory:
+        """Nothing, of nothing."""
+        return DeviceMemory(0, 0, 0)
+
+    def synchronize(self) -> None:
+        """Nothing runs."""
+
+
+class NullBackend(Backend):
+    """``--backend null``: for tests and benchmarks of everything above a device."""
+
+    def __init__(self, costs: NullCosts | None = None) -> None:
+        self._costs = costs if costs is not None else NullCosts()
+
+    @property
+    def info(self) -> BackendInfo:
+        """Never chosen by ``--backend auto``."""
+        return BackendInfo(name="null", title="no arithmetic, for tests and benchmarks", priority=-1)
+
+    def probe(self) -> Probe:
+        """Always there."""
+        return Probe(devices=(DeviceInfo(0, "null", 0),))
+
+    def capabilities(self) -> Capabilities:
+        """Takes any plan."""
+        return Capabilities(
+            shape_mode=ShapeMode.WHOLE_MODEL,
+            dtypes=("float32", "bfloat16", "float16"),
+            asynchronous=True,
+            batch_invariant_dtypes=("float32", "bfloat16", "float16"),
+        )
+
+    def open_device(self, local_index: int) -> Device:  # noqa: ARG002 - there is only one
+        """The device that holds nothing."""
+        return NullDevice()
+
+    def create_shard(self, spec: ShardSpec) -> ModelShard:
+        """The shard of the cost model."""
+        return NullShard(spec, self._costs)
+
+
+def _sleep_until(moment: float) -> None:
+    # time.sleep overshoots by a scheduler tick; the last fraction is spun, or short steps would cost twice their time.
+    remaining = moment - time.perf_counter()
+    if remaining > 0.0005:
+        time.sleep(remaining - 0.0003)
+    _spin_until(moment)
+
+
+def _spin_until(moment: float) -> None:
+    while time.perf_counter() < moment:
+        pass

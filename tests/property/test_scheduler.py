@@ -1,0 +1,120 @@
+"""Whatever comes and goes, every request gives exactly what it gives alone, and everything is free in the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.paged_model import PagedModel, make_budget, solo_output
+from tgi_core.sampling import SamplingParams
+from tgi_core.scheduler import Finish, Request, Scheduler, SchedulerConfig
+
+EOS = frozenset({7})
+WORKER = b"w"
+MAX_TOTAL = 40
+
+
+class Case(msgspec.Struct):
+    """One request of a scenario."""
+
+    prompt: list[int]
+    max_new_tokens: int
+    arrives: int
+    leaves: int | None
+    stops_after: int | None
+
+
+prompts = st.one_of(
+    st.lists(st.integers(10, 13), min_size=1, max_size=24),
+    # Equal blocks behind different beginnings, and one long beginning with different tails: the prefix cache's cases.
+    st.lists(st.sampled_from([[10, 10, 10, 10], [11, 11, 11, 11]]), min_size=2, max_size=5).map(
+        lambda blocks: [token for block in blocks for token in block] + [12]
+    ),
+    st.integers(0, 3).map(lambda tail: [10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 30 + tail]),
+)
+cases = st.builds(
+    Case,
+    prompt=prompts,
+    max_new_tokens=st.integers(1, 12),
+    arrives=st.integers(0, 15),
+    leaves=st.one_of(st.none(), st.none(), st.integers(0, 30)),
+    stops_after=st.one_of(st.none(), st.none(), st.integers(1, 12)),
+)
+settings_of_a_run = st.fixed_dictionaries(
+    {
+        "run_ahead": st.integers(0, 1),
+        "max_slots": st.integers(1, 5),
+        "max_step_tokens": st.integers(1, 32),
+        "spare_blocks": st.integers(0, 25),
+        "windows": st.sampled_from([[None], [None, 5], [5], [None, 3, 9]]),
+        "prefix_cache": st.booleans(),
+        "chunked_prefill": st.booleans(),
+        "mixed_batches": st.booleans(),
+    }
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(cases, min_size=1, max_size=8), settings_of_a_run)
+def test_every_request_gives_its_solo_output(requests: list[Case], run: dict) -> None:
+    block_size = 4
+    windows = run["windows"]
+    step_tokens = run["max_step_tokens"] if run["chunked_prefill"] else MAX_TOTAL
+    blocks = [MAX_TOTAL // block_size + 1 + run["spare_blocks"] for _ in windows]
+    budget = make_budget(block_size, blocks, windows, MAX_TOTAL)
+    config = SchedulerConfig(
+        max_slots=run["max_slots"],
+        max_step_tokens=step_tokens,
+        eos_token_ids=EOS,
+        prefix_cache=run["prefix_cache"],
+        chunked_prefill=run["chunked_prefill"],
+        mixed_batches=run["mixed_batches"],
+    )
+    scheduler = Scheduler(config, budget)
+    model = PagedModel(budget, run["max_slots"])
+    outputs: dict[int, list[int]] = defaultdict(list)
+    finishes: dict[int, Finish] = {}
+    in_flight: deque[int] = deque()
+    tick = 0
+    last_arrival = max(case.arrives for case in requests)
+    while tick <= last_arrival or scheduler.has_requests or in_flight:
+        for number, case in enumerate(requests):
+            if case.arrives == tick:
+                scheduler.add(Request(WORKER, number, list(case.prompt), case.max_new_tokens, SamplingParams()))
+            if case.leaves == tick:
+                scheduler.cancel(WORKER, number)
+        plan = scheduler.plan()
+        if plan is not None:
+            model.launch(plan)
+            in_flight.append(plan.step)
+        if len(in_flight) > run["run_ahead"] or (plan is None and in_flight):
+            in_flight.popleft()
+            step = scheduler.apply(model.collect())
+            for request, token, finish in zip(step.requests, step.token_ids, step.finishes, strict=True):
+                number = request.request_id
+                assert number not in finishes, "nothing follows a finish"
+                outputs[number].append(token)
+                if finish:
+                    finishes[number] = finish
+                stops_after = requests[number].stops_after
+                if stops_after == len(outputs[number]):
+                    scheduler.finish(WORKER, number, stops_after)
+                    finishes.setdefault(number, Finish.NOT)
+        tick += 1
+        assert tick < 2000, "every request ends"
+    for number, case in enumerate(requests):
+        expected = solo_output(case.prompt, case.max_new_tokens, EOS, windows)
+        got = outputs[number]
+        assert got == expected[: len(got)]
+        if case.leaves is None and case.stops_after is None:
+            assert got == expected
+            ended_by_length = len(expected) == case.max_new_tokens
+            assert finishes[number] is (Finish.LENGTH if ended_by_length else Finish.EOS)
+    assert scheduler.queue_size == scheduler.batch_size == 0
+    assert all(pool.num_used == 0 for pool in scheduler.kv.pools)
+    assert scheduler.plan() is None
+    assert len(scheduler._free_slots) == run["max_slots"]
+    assert not scheduler.kv._pending
