@@ -105,8 +105,8 @@ class EngineLoop:
 
     @property
     def has_work(self) -> bool:
-        """Whether steps are in flight or frames wait to be sent."""
-        return bool(self._in_flight or self._unsent)
+        """Whether steps are in flight, or something is still to be told."""
+        return bool(self._in_flight or self._unsent or self._stats_are_stale)
 
     def stop(self) -> None:
         """Let ``run`` return after the present iteration; callable from any thread."""
