@@ -125,6 +125,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     max_slots: int
     kv_tokens: int
     block_size: int
+    vocab_size: int
     dtype: str
     device: str
     load_seconds: float

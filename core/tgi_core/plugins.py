@@ -100,14 +100,17 @@ class Plugins:
             if probe.devices:
                 return backend
             reasons.append(f"{backend.info.name}: {probe.reason}. {probe.fix}")
-        raise StartupError("No backend finds a device.", " ".join(reasons), ExitCode.BACKEND)
+        raise StartupError("No backend finds a device." + self._tell_failures(), " ".join(reasons), ExitCode.BACKEND)
 
     def _unknown(self, name: str, backends: dict[str, Backend]) -> str:
         known = ", ".join(sorted(backends))
-        text = f"There is no backend `{name}`; installed are: {known}."
-        for failure in self.failures:
-            text += f" The plugin `{failure.name}` of {failure.distribution} failed to load: {failure.reason}."
-        return text
+        return f"There is no backend `{name}`; installed are: {known}." + self._tell_failures()
+
+    def _tell_failures(self) -> str:
+        return "".join(
+            f" The plugin `{failure.name}` of {failure.distribution} failed to load: {failure.reason}."
+            for failure in self.failures
+        )
 
 
 def _register(manager: pluggy.PluginManager, entry_point: EntryPoint) -> PluginFailure | None:

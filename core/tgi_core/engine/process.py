@@ -99,6 +99,7 @@ class _Engine:
             max_slots=limits.max_slots,
             kv_tokens=budget.groups[0].blocks * budget.block_size,
             block_size=budget.block_size,
+            vocab_size=folder.vocab_size,
             dtype=dtype,
             device=backend.probe().devices[0].name,
             load_seconds=loaded - started,

@@ -1,0 +1,125 @@
+"""Discovery: what is found, and what is said when something is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.support.plugins import MINIMAL_BACKEND, write_distribution
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.plugins import Plugins
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+def backend_source(name: str, *, priority: int = 0, devices: bool = True, version: int = 0) -> str:
+    return dedent(f'''
+        from tgi_core.contract import Backend, BackendInfo, Capabilities, DeviceInfo, Probe
+        from tgi_core.hookspecs import hookimpl
+
+        class It(Backend):
+            @property
+            def info(self):
+                return BackendInfo(name="{name}", title="", priority={priority}, contract_version={version})
+            def probe(self):
+                if {devices}:
+                    return Probe(devices=(DeviceInfo(0, "it", 1),))
+                return Probe(reason="no driver is loaded", fix="Install the driver.")
+            def capabilities(self):
+                return Capabilities()
+            def open_device(self, local_index):
+                raise NotImplementedError
+
+        @hookimpl
+        def tgi_backends():
+            return [It()]
+    ''')
+
+
+def test_built_ins_come_through_the_same_hooks() -> None:
+    plugins = Plugins.discover()
+    assert {"cpu", "null"} <= plugins.backends().keys()
+    assert "llama" in plugins.architectures()
+    assert plugins.failures == ()
+
+
+def test_a_third_party_backend_is_found(site: Path) -> None:
+    write_distribution(site, "tgi-minimal", "tgi_minimal", MINIMAL_BACKEND)
+    assert Plugins.discover().choose_backend("minimal").info.title == "a third party's device"
+
+
+def test_installing_a_plugin_with_negative_priority_changes_nothing(site: Path) -> None:
+    write_distribution(site, "tgi-minimal", "tgi_minimal", MINIMAL_BACKEND)
+    assert Plugins.discover().choose_backend("auto").info.name == "cpu"
+
+
+def test_auto_takes_the_usable_backend_of_highest_priority(site: Path) -> None:
+    write_distribution(site, "tgi-fast", "tgi_fast_plugin", backend_source("fast", priority=50))
+    write_distribution(site, "tgi-absent", "tgi_absent_plugin", backend_source("absent", priority=90, devices=False))
+    assert Plugins.discover().choose_backend("auto").info.name == "fast"
+
+
+def test_an_unknown_backend_lists_the_known_and_the_broken(site: Path) -> None:
+    write_distribution(site, "tgi-broken", "tgi_broken_plugin", "import a_vendor_sdk_that_is_not_there")
+    with pytest.raises(StartupError) as caught:
+        Plugins.discover().choose_backend("nope")
+    text = str(caught.value)
+    assert "cpu" in text
+    assert "null" in text
+    assert "tgi-broken" in text
+    assert "a_vendor_sdk_that_is_not_there" in text
+    assert caught.value.exit_code is ExitCode.BACKEND
+
+
+def test_a_hook_with_wrong_arguments_is_reported_and_harmless(site: Path) -> None:
+    source = """
+        from tgi_core.hookspecs import hookimpl
+
+        @hookimpl
+        def tgi_backends(no_such_argument):
+            return []
+    """
+    write_distribution(site, "tgi-wrong", "tgi_wrong_plugin", source)
+    plugins = Plugins.discover()
+    assert [failure.distribution for failure in plugins.failures] == ["tgi-wrong"]
+    assert "no_such_argument" in plugins.failures[0].reason
+    assert "cpu" in plugins.backends()
+
+
+def test_no_device_is_told_with_reason_and_fix(site: Path) -> None:
+    write_distribution(site, "tgi-absent", "tgi_absent_plugin", backend_source("absent", devices=False))
+    with pytest.raises(StartupError) as caught:
+        Plugins.discover().choose_backend("absent")
+    assert "no driver is loaded" in caught.value.cause
+    assert caught.value.fix == "Install the driver."
+
+
+def test_another_contract_version_is_refused(site: Path) -> None:
+    write_distribution(site, "tgi-old", "tgi_old_plugin", backend_source("old", version=99))
+    with pytest.raises(StartupError, match="contract 99"):
+        Plugins.discover().choose_backend("old")
+
+
+def test_two_backends_of_one_name_are_refused(site: Path) -> None:
+    write_distribution(site, "tgi-one", "tgi_one_plugin", backend_source("same"))
+    write_distribution(site, "tgi-two", "tgi_two_plugin", backend_source("same"))
+    with pytest.raises(StartupError, match="same"):
+        Plugins.discover().backends()
+
+
+def test_discovery_imports_neither_torch_nor_a_vendor_sdk() -> None:
+    code = (
+        "import sys; from tgi_core.plugins import Plugins; Plugins.discover().backends(); "
+        "sys.exit(int('torch' in sys.modules or 'transformers' in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
