@@ -36,7 +36,7 @@ class Request:
     Attributes:
         worker: identity of the API process's connection.
         request_id: the API process's number for it.
-        token_ids: the tokens known so far, prompt first.
+        token_ids: the tokens known so far, prompt first; grows the list it was made with.
         prompt_len: how many are the prompt.
         max_tokens: ``prompt_len`` plus the most output tokens it may have.
         slot, epoch: where it runs; -1 while it does not.

@@ -43,6 +43,7 @@ class Sink:
         self.finish = Finish.NOT
         self.error: RequestError | None = None
         self.admitted: list[tuple[float, int]] = []
+        self.started = asyncio.Event()
         self.done = asyncio.Event()
 
     def on_admitted(self, queue_seconds: float, cached_tokens: int) -> None:
@@ -50,6 +51,7 @@ class Sink:
 
     def on_token(self, token_id: int, logprob: float, finish: Finish) -> None:
         self.tokens.append(token_id)
+        self.started.set()
         self.finish = finish
         if finish:
             self.done.set()
@@ -99,8 +101,7 @@ def test_nothing_comes_after_a_cancel_and_gauges_fall_to_zero(address: str) -> N
         client.engine_up(address, INFO)
         sink = Sink()
         request_id = client.submit([5], 500, SamplingParams(), sink)
-        while len(sink.tokens) < 3:
-            await asyncio.sleep(0.001)
+        await sink.started.wait()
         client.cancel(request_id)
         client.cancel(request_id)
         seen = len(sink.tokens)
@@ -124,8 +125,7 @@ def test_a_lost_engine_fails_each_request_once_and_refuses_new_ones(address: str
         client.engine_up(address, INFO)
         sink = Sink()
         client.submit([5], 500, SamplingParams(), sink)
-        while not sink.tokens:
-            await asyncio.sleep(0.001)
+        await sink.started.wait()
         client.engine_down("the engine was killed by SIGKILL")
         assert isinstance(sink.error, GenerationError)
         assert "SIGKILL" in str(sink.error)
