@@ -42,6 +42,23 @@ class Device(ABC):
     def synchronize(self) -> None:
         """Return when everything launched so far has run."""
 
+    def reset_peak(self) -> None:  # noqa: B027 - a device that keeps no peak has nothing to do
+        """Let ``memory().peak_bytes`` start anew from what is held now."""
+
+    @property
+    def kv_cache_share(self) -> float:
+        """Share of the free memory that the KV cache takes when the user names no size.
+
+        1 where the memory is the device's own; less where other programs live in it.
+        """
+        return 1.0
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A large tensor of zeros. A device whose memory is committed on first use may make it lazily."""
+        import torch
+
+        return torch.zeros(shape, dtype=dtype, device=self.torch_device)
+
     def record_event(self) -> DeviceEvent:
         """Mark the present point of the device's work. The default waits for the whole device."""
         return _WholeDevice(self)

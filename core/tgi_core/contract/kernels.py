@@ -96,6 +96,11 @@ class SampleInputs(NamedTuple):
 class Kernels(ABC):
     """One method an operation. A backend derives from ``tgi_core.reference.ReferenceKernels`` and overrides some."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know about how the operations run here, said at start; such as a missing fast path."""
+        return ()
+
     def supports(self, operation: str, spec: AttentionSpec) -> bool:  # noqa: ARG002 - the default takes everything
         """Whether this object's own ``operation`` can do ``spec``. A "no" binds the reference, said at start."""
         return True
@@ -144,7 +149,7 @@ class Kernels(ABC):
 
     @abstractmethod
     def write_kv(self, kv_TKD: tuple[Tensor, Tensor], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:
-        """Store keys and values at ``slot_mapping``; entries of -1 are skipped."""
+        """Store keys and values at ``slot_mapping``. Tokens that only pad a step point into the scratch block."""
 
     @abstractmethod
     def rope_write_kv(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class DeviceState(NamedTuple):
     """``step(weights, state, plan) -> (state, outputs)``: eager devices write in place, compiled ones donate it.
 
-    Row ``max_slots`` of every slot table is a scratch row for padding.
+    Row ``max_slots`` of every slot table is a scratch row, the last block of every cache a scratch block: padding goes
+    there. The scheduler knows neither.
 
     Attributes:
         tokens_SL: int32, every token of a slot, prompt and output; column p holds the token of position p.

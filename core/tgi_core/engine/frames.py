@@ -52,7 +52,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
         queue_size: requests waiting.
         batch_size: requests running.
         batch_tokens: tokens in the running requests' caches.
-        kv_blocks_used, kv_blocks: of the first KV group; blocks held only by the prefix cache are not "used".
+        kv_blocks_used, kv_blocks: of the main KV group; blocks held only by the prefix cache are not "used".
         preemptions: since start.
         prefill_tokens, decode_tokens: computed in this step.
         step_ms: launch to collect.

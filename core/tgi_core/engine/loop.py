@@ -188,7 +188,7 @@ class EngineLoop:
 
     def _measure(self, step_seconds: float, plan: StepPlan | None) -> EngineStats:
         scheduler = self._scheduler
-        pool = scheduler.kv.pools[0]
+        pool = scheduler.kv.main_pool
         num_decodes = plan.num_decodes if plan is not None else 0
         return EngineStats(
             queue_size=scheduler.queue_size,

@@ -97,7 +97,7 @@ class _Engine:
             max_total_tokens=budget.max_total_tokens,
             max_step_tokens=limits.max_step_tokens,
             max_slots=limits.max_slots,
-            kv_tokens=budget.groups[0].blocks * budget.block_size,
+            kv_tokens=scheduler.kv.main_pool.num_blocks * budget.block_size,
             block_size=budget.block_size,
             vocab_size=folder.vocab_size,
             dtype=dtype,

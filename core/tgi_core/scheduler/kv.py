@@ -20,6 +20,8 @@ class KVCache:
         self.prefix_cache = prefix_cache
         self.windows = [group.group.window for group in budget.groups]
         self.pools = [BlockPool(group.blocks) for group in budget.groups]
+        # What gauges speak of: blocks that last as long as their request, if any layer sees everything.
+        self.main_pool = self.pools[self.windows.index(None) if None in self.windows else 0]
         self._pending: dict[bytes, Request] = {}
 
     def num_blocks_for(self, num_tokens: int) -> int:

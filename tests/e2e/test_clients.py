@@ -1,0 +1,73 @@
+"""The clients people already use do a plain and a streamed call each."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from huggingface_hub import InferenceClient
+from openai import OpenAI
+
+from tests.support.server import ServerProcess
+
+MESSAGES = [{"role": "user", "content": "What is the capital of Italy?"}]
+
+
+def test_text_generation(server: ServerProcess) -> None:
+    with warnings.catch_warnings():
+        # The client was written for pydantic 1; its deprecation warnings are not ours.
+        warnings.simplefilter("ignore")
+        from text_generation import Client
+        from text_generation.errors import ValidationError
+
+        client = Client(server.url, timeout=60)
+        plain = client.generate("The capital of France is", max_new_tokens=6)
+        assert "Paris" in plain.generated_text
+        assert plain.details is not None
+        assert len(plain.details.tokens) == 6
+        pieces, last = [], None
+        for event in client.generate_stream("The capital of France is", max_new_tokens=6):
+            pieces.append(event.token.text)
+            last = event.generated_text
+        assert "".join(pieces) == last == plain.generated_text
+        with pytest.raises(ValidationError):
+            client.generate("x", max_new_tokens=100_000_000, truncate=0x7FFFFFFF)
+
+
+def test_huggingface_hub(server: ServerProcess) -> None:
+    client = InferenceClient(model=server.url, timeout=60)
+    plain = client.text_generation("The capital of France is", max_new_tokens=6, details=True)
+    assert "Paris" in plain.generated_text
+    streamed = "".join(client.text_generation("The capital of France is", max_new_tokens=6, stream=True))
+    assert streamed in plain.generated_text
+    chat = client.chat_completion(MESSAGES, max_tokens=16, temperature=0)
+    assert "Rome" in (chat.choices[0].message.content or "")
+    deltas = [
+        chunk.choices[0].delta.content or ""
+        for chunk in client.chat_completion(MESSAGES, max_tokens=16, temperature=0, stream=True)
+        if chunk.choices
+    ]
+    assert "".join(deltas) == chat.choices[0].message.content
+
+
+def test_openai(server: ServerProcess) -> None:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", timeout=60) as client:
+        chat = client.chat.completions.create(model="tgi", messages=MESSAGES, max_tokens=16, temperature=0)
+        assert "Rome" in (chat.choices[0].message.content or "")
+        stream = client.chat.completions.create(
+            model="tgi",
+            messages=MESSAGES,
+            max_tokens=16,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = list(stream)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        assert text == chat.choices[0].message.content
+        assert chunks[-1].usage == chat.usage
+        completion = client.completions.create(model="tgi", prompt="1, 2, 3, 4,", max_tokens=6, temperature=0)
+        assert "5" in completion.choices[0].text
+        pieces = client.completions.create(model="tgi", prompt="1, 2, 3, 4,", max_tokens=6, temperature=0, stream=True)
+        assert "".join(piece.choices[0].text for piece in pieces if piece.choices) == completion.choices[0].text
+        assert next(iter(client.models.list())).id == "demo"

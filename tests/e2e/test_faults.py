@@ -1,0 +1,98 @@
+"""Processes die; clients get told, and the server lives on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.support.server import ServerProcess
+
+LONG = {"inputs": "Count: 1, 2, 3,", "parameters": {"max_new_tokens": 2000}}
+
+
+def ask(url: str) -> tuple[int, str]:
+    reply = httpx.post(f"{url}/generate", json=LONG, timeout=60)
+    return reply.status_code, reply.text
+
+
+def stream(url: str) -> list[str]:
+    with httpx.stream("POST", f"{url}/generate_stream", json=LONG, timeout=60) as reply:
+        return [line for line in reply.iter_lines() if line.startswith("data:")]
+
+
+def wait_for_health(server: ServerProcess, status: int, timeout_s: float) -> float:
+    started = time.monotonic()
+    while server.health() != status:
+        assert time.monotonic() - started < timeout_s, f"/health did not turn {status}"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def test_killed_engine_under_load(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "log", "--model-id", "demo") as server:
+        engine = server.child("engine")
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, server.url) for _ in range(4)]
+            streamed = [pool.submit(stream, server.url) for _ in range(4)]
+            while server.gauge("tgi_batch_current_size") < 8:
+                time.sleep(0.02)
+            os.kill(engine.pid, signal.SIGKILL)
+            assert wait_for_health(server, 503, timeout_s=5) < 2
+            refused = httpx.post(f"{server.url}/generate", json=LONG, timeout=10)
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+            assert refused.json().keys() == {"error", "error_type"}
+            for future in asked:
+                status, text = future.result(timeout=30)
+                assert status == 424
+                assert "SIGKILL" in text
+            for future in streamed:
+                lines = future.result(timeout=30)
+                errors = [line for line in lines if '"error"' in line]
+                assert errors == lines[-1:]
+                assert "SIGKILL" in errors[0]
+        wait_for_health(server, 200, timeout_s=60)
+        short = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 4}}
+        reply = httpx.post(f"{server.url}/generate", json=short, timeout=60)
+        assert "Paris" in reply.json()["generated_text"]
+        assert server.gauge("tgi_batch_current_size") == 0
+
+
+def test_stopped_engine_is_noticed_and_recovers(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "log", "--model-id", "demo") as server:
+        engine = server.child("engine")
+        os.kill(engine.pid, signal.SIGSTOP)
+        assert wait_for_health(server, 503, timeout_s=5) < 2.5
+        os.kill(engine.pid, signal.SIGCONT)
+        wait_for_health(server, 200, timeout_s=5)
+        reply = httpx.post(f"{server.url}/generate", json=LONG | {"parameters": {"max_new_tokens": 2}}, timeout=60)
+        assert reply.status_code == 200
+
+
+def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "log", "--model-id", "demo", "--backend", "null") as server:
+        children = psutil.Process(server.pid).children(recursive=True)
+        assert len(children) >= 2
+        os.kill(server.pid, signal.SIGKILL)
+        gone, alive = psutil.wait_procs(children, timeout=15)
+        assert alive == []
+        assert gone
+
+
+def test_sigterm_lets_running_requests_finish(tmp_path: Path) -> None:
+    body = {"inputs": "Count: 1, 2, 3,", "parameters": {"max_new_tokens": 60}}
+    with ServerProcess(tmp_path / "log", "--model-id", "demo") as server:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(httpx.post, f"{server.url}/generate", json=body, timeout=60)
+            while server.gauge("tgi_batch_current_size") < 1:
+                time.sleep(0.01)
+            assert server.stop() == []
+            reply = running.result(timeout=60)
+        assert reply.status_code == 200
+        assert reply.json()["generated_text"]

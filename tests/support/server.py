@@ -1,0 +1,118 @@
+"""A real server as a subprocess, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+import psutil
+
+START_TIMEOUT_S = 90.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """``tgi-serve`` with the given flags on a free port; a context manager that leaves no process behind."""
+
+    def __init__(self, log: Path, *flags: str, env: Mapping[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = log
+        self._command = [
+            str(Path(sys.executable).with_name("tgi-serve")),
+            "--hostname",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            *flags,
+        ]
+        self._env = os.environ | dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> ServerProcess:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, env=self._env)
+        self.wait_healthy()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = self.stop()
+        assert left == [], f"processes left behind: {left}"
+
+    @property
+    def log(self) -> str:
+        """What the server has printed."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    def child(self, name: str) -> psutil.Process:
+        """The process whose command line or name marks it as ``engine`` or ``api``: told by what it has imported."""
+        wanted = {"engine": "torch", "api": "httptools"}[name]
+        for child in psutil.Process(self.pid).children(recursive=True):
+            maps = Path(f"/proc/{child.pid}/maps")
+            if maps.exists() and wanted in maps.read_text():
+                return child
+        raise AssertionError(f"no {name} process found")
+
+    def wait_healthy(self, timeout_s: float = START_TIMEOUT_S) -> float:
+        """Seconds until ``/health`` says 200."""
+        started = time.monotonic()
+        while time.monotonic() - started < timeout_s:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                raise AssertionError(f"the server ended with {self._process.returncode}:\n{self.log}")
+            if self.health() == 200:
+                return time.monotonic() - started
+            time.sleep(0.05)
+        raise AssertionError(f"the server did not become healthy:\n{self.log}")
+
+    def health(self) -> int:
+        """Status of ``/health``; 0 when the connection is refused."""
+        try:
+            return httpx.get(f"{self.url}/health", timeout=5).status_code
+        except httpx.TransportError:
+            return 0
+
+    def gauge(self, name: str) -> float:
+        """Value of a metric without labels."""
+        for line in httpx.get(f"{self.url}/metrics", timeout=5).text.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise AssertionError(f"no metric {name}")
+
+    def stop(self, timeout_s: float = 30.0) -> list[int]:
+        """Ask the server to stop; returns the processes that were still there afterwards."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        family = [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        left = [process.pid for process in family if process.is_running() and process.status() != "zombie"]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        return left
