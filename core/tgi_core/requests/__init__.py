@@ -1,0 +1,30 @@
+"""The text side of a request: validation, chat templates, tokenization, detokenization, stop strings."""
+
+from tgi_core.requests.chat import ChatTemplate
+from tgi_core.requests.detokenize import IncrementalDetokenizer
+from tgi_core.requests.generation import FinishReason, Generation, GenerationOutput
+from tgi_core.requests.options import GenerationOptions, RequestLimits, fit_prompt
+from tgi_core.requests.parameters import GenerateParameters, OpenAIParameters
+from tgi_core.requests.stopping import StopHit, StopMatcher
+from tgi_core.requests.tokenizer import TextTokenizer, TokenSpan
+from tgi_core.requests.validation import require_inputs, validate_generate, validate_openai
+
+__all__ = [
+    "ChatTemplate",
+    "FinishReason",
+    "GenerateParameters",
+    "Generation",
+    "GenerationOptions",
+    "GenerationOutput",
+    "IncrementalDetokenizer",
+    "OpenAIParameters",
+    "RequestLimits",
+    "StopHit",
+    "StopMatcher",
+    "TextTokenizer",
+    "TokenSpan",
+    "fit_prompt",
+    "require_inputs",
+    "validate_generate",
+    "validate_openai",
+]

@@ -1,0 +1,207 @@
+"""One running request: its tokens become text, stop strings end it, an output receives both."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tgi_core.engine.frames import Finish
+from tgi_core.requests.detokenize import IncrementalDetokenizer
+from tgi_core.requests.stopping import StopHit, StopMatcher
+
+if TYPE_CHECKING:
+    from tgi_core.engine.client import EngineClient
+    from tgi_core.errors import RequestError
+    from tgi_core.requests.options import GenerationOptions
+    from tgi_core.requests.tokenizer import TextTokenizer
+
+
+class FinishReason(Enum):
+    """Why a request ended, in each API's words."""
+
+    LENGTH = ("length", "length")
+    EOS = ("eos_token", "stop")
+    STOP = ("stop_sequence", "stop")
+
+    def __init__(self, tgi: str, openai: str) -> None:
+        self.tgi = tgi
+        self.openai = openai
+
+
+class GenerationOutput(Protocol):
+    """What receives a request's tokens and its end; called on the event loop, must neither block nor raise.
+
+    The texts of the tokens that are not special, joined, are the generated text.
+    """
+
+    def on_token(self, token_id: int, text: str, logprob: float, special: bool) -> None:
+        """One more token. ``text``: what it completes, "" inside a character; a special token's literal text."""
+
+    def on_finish(self, reason: FinishReason) -> None:
+        """The request has ended; nothing follows."""
+
+    def on_error(self, error: RequestError) -> None:
+        """The request has failed; nothing follows."""
+
+
+class Generation:
+    """A request's sink for tokens (``TokenSink``).
+
+    With ``include_stop`` (TGI) every token goes out at once and the one that completes a stop string is cut behind
+    it. Without (OpenAI) tokens whose text may be part of a stop are held back until that is decided, and the text is
+    cut in front of the stop: tokens inside it do not go out.
+
+    Attributes:
+        num_tokens: tokens generated so far, with EOS, tokens held back and those inside a stop.
+        submitted_at, first_token_at, ended_at: seconds of ``time.monotonic``; 0 until it happens.
+        queue_seconds: how long it waited for its first step.
+        cached_tokens: prompt tokens found in the prefix cache.
+    """
+
+    __slots__ = (
+        "_client",
+        "_detokenizer",
+        "_emit",
+        "_held",
+        "_include_stop",
+        "_length",
+        "_matcher",
+        "_output",
+        "_push",
+        "_request_id",
+        "_special_ids",
+        "_tokenizer",
+        "cached_tokens",
+        "ended_at",
+        "first_token_at",
+        "num_tokens",
+        "queue_seconds",
+        "submitted_at",
+    )
+
+    def __init__(
+        self, output: GenerationOutput, tokenizer: TextTokenizer, stops: Sequence[str], *, include_stop: bool
+    ) -> None:
+        self._output = output
+        self._emit = output.on_token
+        self._tokenizer = tokenizer
+        self._special_ids = tokenizer.special_ids
+        self._push = IncrementalDetokenizer(tokenizer).push
+        self._matcher = StopMatcher(stops) if stops else None
+        self._include_stop = include_stop
+        self._length = 0
+        """Characters of text so far, those held back included."""
+        self._held: deque[_HeldToken] = deque()
+        self._client: EngineClient | None = None
+        self._request_id = 0
+        self.num_tokens = 0
+        self.submitted_at = 0.0
+        self.first_token_at = 0.0
+        self.ended_at = 0.0
+        self.queue_seconds = 0.0
+        self.cached_tokens = 0
+
+    def submit(
+        self, client: EngineClient, prompt: Sequence[int], max_new_tokens: int, options: GenerationOptions
+    ) -> None:
+        """Send the request to the engine.
+
+        Raises:
+            EngineUnavailableError: no engine is up.
+        """
+        self.submitted_at = time.monotonic()
+        self._client = client
+        self._request_id = client.submit(prompt, max_new_tokens, options.sampling, self, ignore_eos=options.ignore_eos)
+
+    def cancel(self) -> None:
+        """Give the request up; nothing more goes out. Harmless after its end."""
+        if self._client is not None:
+            self._client.cancel(self._request_id)
+
+    def on_admitted(self, queue_seconds: float, cached_tokens: int) -> None:
+        """The request has left the queue."""
+        self.queue_seconds = queue_seconds
+        self.cached_tokens = cached_tokens
+
+    def on_token(self, token_id: int, logprob: float, finish: Finish) -> None:
+        """One more token from the engine."""
+        self.num_tokens += 1
+        if self.num_tokens == 1:
+            self.first_token_at = time.monotonic()
+        # Special tokens never reach the detokenizer: they are no part of the generated text.
+        special = token_id in self._special_ids or finish is Finish.EOS
+        text = self._tokenizer.token_text(token_id) if special else self._push(token_id)
+        if self._matcher is None:
+            self._emit(token_id, text, logprob, special)
+        elif self._match(self._matcher, token_id, text, logprob, special):
+            self._end(_stopped(finish, self._include_stop))
+            if not finish and self._client is not None:
+                self._client.finish(self._request_id, self.num_tokens)
+            return
+        if finish:
+            self._release(self._length)
+            self._end(FinishReason.EOS if finish is Finish.EOS else FinishReason.LENGTH)
+
+    def on_error(self, error: RequestError) -> None:
+        """The request has failed in the engine."""
+        self.ended_at = time.monotonic()
+        self._output.on_error(error)
+
+    def _match(self, matcher: StopMatcher, token_id: int, text: str, logprob: float, special: bool) -> bool:
+        """Emit or hold the token; whether it completes a stop string."""
+        start = self._length
+        hit = None
+        if text and not special:
+            self._length += len(text)
+            hit = matcher.push(text)
+        if self._include_stop:
+            self._emit(token_id, text if hit is None else text[: hit.end - start], logprob, special)
+            return hit is not None
+        if hit is None and matcher.held == 0 and not self._held:
+            self._emit(token_id, text, logprob, special)
+            return False
+        self._held.append(_HeldToken(token_id, text, logprob, special, start, self._length))
+        if hit is None:
+            self._release(self._length - matcher.held)
+            return False
+        self._release_cut(hit)
+        return True
+
+    def _release(self, length: int) -> None:
+        """Emit the held tokens that lie within the first ``length`` characters."""
+        held = self._held
+        while held and held[0].end <= length:
+            token = held.popleft()
+            self._emit(token.token_id, token.text, token.logprob, token.special)
+
+    def _release_cut(self, hit: StopHit) -> None:
+        """Emit the held tokens in front of the stop, the last one cut where it begins."""
+        for token in self._held:
+            if token.start >= hit.start:
+                break
+            text = token.text if token.end <= hit.start else token.text[: hit.start - token.start]
+            self._emit(token.token_id, text, token.logprob, token.special)
+        self._held.clear()
+
+    def _end(self, reason: FinishReason) -> None:
+        self.ended_at = time.monotonic()
+        self._output.on_finish(reason)
+
+
+class _HeldToken(NamedTuple):
+    """A token held back; its text is the characters from ``start`` to ``end`` of the whole text."""
+
+    token_id: int
+    text: str
+    logprob: float
+    special: bool
+    start: int
+    end: int
+
+
+def _stopped(finish: Finish, include_stop: bool) -> FinishReason:
+    # TGI looks at the length first, OpenAI's users at the stop.
+    return FinishReason.LENGTH if include_stop and finish is Finish.LENGTH else FinishReason.STOP

@@ -1,0 +1,68 @@
+"""The parameters of a request as clients send them; absent and null mean the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """``parameters`` of TGI's generate routes.
+
+    Values are unchecked; ``validate_generate`` gives their meaning. ``details`` and ``return_full_text`` only shape
+    the response and are read by the routes.
+    """
+
+    best_of: int | None = None
+    temperature: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    typical_p: float | None = None
+    do_sample: bool | None = None
+    max_new_tokens: int | None = None
+    return_full_text: bool | None = None
+    stop: list[str] | str | None = None
+    truncate: int | None = None
+    watermark: bool | None = None
+    details: bool | None = None
+    decoder_input_details: bool | None = None
+    seed: int | None = None
+    top_n_tokens: int | None = None
+    grammar: dict[str, Any] | None = None
+    adapter_id: str | None = None
+    ignore_eos: bool | None = None
+    """Not TGI's: EOS does not end the generation."""
+
+
+class OpenAIParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """What chat and completion requests have in common; their structs extend this one.
+
+    Values are unchecked; ``validate_openai`` gives their meaning. ``top_k``, ``min_p``, ``repetition_penalty`` and
+    ``ignore_eos`` are extensions that other servers also take.
+    """
+
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | list[float] | None = None
+    seed: int | None = None
+    stop: list[str] | str | None = None
+    n: int | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    logprobs: bool | int | None = None
+    """Chat: whether to list log-probabilities. Completions: for how many of the best tokens."""
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    ignore_eos: bool | None = None

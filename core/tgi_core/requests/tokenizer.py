@@ -1,0 +1,147 @@
+"""The tokenizer of the served model, used off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from pathlib import Path
+
+import msgspec
+from tokenizers import Encoding, Tokenizer
+
+from tgi_core.errors import ExitCode, StartupError, ValidationError
+
+REPLACEMENT = "\ufffd"
+"""What a decoder shows for bytes that are not UTF-8."""
+
+
+class TokenSpan(msgspec.Struct, frozen=True):
+    """One token of an input text: ``text`` is the slice of its UTF-8 bytes from ``start`` to ``stop``."""
+
+    id: int
+    text: str
+    start: int
+    stop: int
+
+
+class TextTokenizer:
+    """Text to ids and back, on a ``tokenizers.Tokenizer`` that all threads share and nobody changes.
+
+    Attributes:
+        special_ids: ids of the tokens that the tokenizer marks as special.
+        prefix_ids: ids that encoding with special tokens puts in front of a text (BOS).
+        whole_texts: what tokens add to a text before them, by id, of those seen so far that end with a whole character.
+    """
+
+    def __init__(self, tokenizer_file: Path, *, workers: int = 2) -> None:
+        """Load a ``tokenizer.json``; ``workers`` threads encode.
+
+        Raises:
+            StartupError: the file is missing or not a tokenizer.
+        """
+        try:
+            tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        except Exception as error:  # the library raises nothing more specific
+            raise StartupError(
+                f"`{tokenizer_file}` cannot be read as a tokenizer: {error}.",
+                "The model folder needs the tokenizer.json of a fast tokenizer.",
+                ExitCode.MODEL,
+            ) from error
+        # A checkpoint may ship settings of its training; they would cut or pad prompts.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self._tokenizer = tokenizer
+        self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="tokenize")
+        self._literals = {
+            token_id: token.content for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
+        self.special_ids = frozenset(self._literals)
+        self._anchor = self._encode("a", False).ids
+        self._anchor_length = len(self._decode(self._anchor))
+        self.prefix_ids = self._find_prefix()
+        self.whole_texts: dict[int, str] = {}
+
+    async def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Ids of ``text``.
+
+        Raises:
+            ValidationError: the text holds half of a surrogate pair.
+        """
+        check_unicode(text)
+        loop = asyncio.get_running_loop()
+        encoding = await loop.run_in_executor(self._pool, self._encode, text, add_special_tokens)
+        return encoding.ids
+
+    async def encode_with_offsets(self, text: str, add_special_tokens: bool) -> list[TokenSpan]:
+        """Tokens of ``text`` with byte offsets; added special tokens have text "" and offsets 0, 0.
+
+        Raises:
+            ValidationError: the text holds half of a surrogate pair.
+        """
+        check_unicode(text)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._spans, text, add_special_tokens)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """Text of ``ids``; bytes that are not UTF-8 become U+FFFD."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def decode_continuation(self, ids: Sequence[int]) -> str:
+        """Text that ``ids`` add to a text before them: a leading space is kept, special tokens are literal."""
+        # Decoders treat only the first token of a sequence differently, so any token in front stands for any text.
+        text = self._decode([*self._anchor, *ids])[self._anchor_length :]
+        if len(ids) == 1 and not text.endswith(REPLACEMENT):
+            self.whole_texts[ids[0]] = text
+        return text
+
+    def token_text(self, token_id: int) -> str:
+        """Text of one token by itself; a special token's literal text, "" for an id that is none."""
+        literal = self._literals.get(token_id)
+        return self.decode_continuation((token_id,)) if literal is None else literal
+
+    def close(self) -> None:
+        """Stop the threads; texts being encoded are given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
+        # Of the encoding calls only the batch ones release the interpreter lock.
+        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def _spans(self, text: str, add_special_tokens: bool) -> list[TokenSpan]:
+        encoding = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        # The library counts characters, the wire counts bytes.
+        to_byte: Sequence[int] = range(len(text) + 1)
+        if not text.isascii():
+            to_byte = [0, *accumulate(len(character.encode()) for character in text)]
+        return [
+            TokenSpan(token_id, text[start:stop], to_byte[start], to_byte[stop])
+            for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+        ]
+
+    def _find_prefix(self) -> tuple[int, ...]:
+        plain = self._encode("a", False).ids
+        full = self._encode("a", True).ids
+        for start in range(len(full) - len(plain) + 1):
+            if full[start : start + len(plain)] == plain:
+                return tuple(full[:start])
+        return ()
+
+
+def check_unicode(text: str) -> None:
+    r"""Refuse text that has no UTF-8 form, such as half of a surrogate pair (JSON's ``"\ud800"``).
+
+    Raises:
+        ValidationError: the text is such a text.
+    """
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValidationError(
+            f"`inputs` must be valid Unicode. Given: half of a surrogate pair at character {error.start}"
+        ) from None

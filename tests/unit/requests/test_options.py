@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from tgi_core.errors import ValidationError
+from tgi_core.requests import GenerationOptions, RequestLimits, fit_prompt
+from tgi_core.sampling.params import SamplingParams
+
+LIMITS = RequestLimits(max_input_tokens=2999, max_total_tokens=3000)
+BOS = 1
+
+
+def options(**values: object) -> GenerationOptions:
+    return GenerationOptions(sampling=SamplingParams(), **values)  # type: ignore[arg-type]
+
+
+def test_new_tokens_default_to_the_rest_of_the_context() -> None:
+    assert fit_prompt([BOS, 5, 6], options(), LIMITS) == ([BOS, 5, 6], 2997)
+
+
+def test_an_explicit_number_is_kept() -> None:
+    assert fit_prompt([5], options(max_new_tokens=2999), LIMITS)[1] == 2999
+
+
+@pytest.mark.parametrize("clamp", [False, True])
+def test_what_does_not_fit_names_all_numbers(clamp: bool) -> None:
+    with pytest.raises(ValidationError) as caught:
+        fit_prompt([5] * 2500, options(max_new_tokens=501, clamp_new_tokens=clamp), LIMITS)
+    assert str(caught.value) == (
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 3000. "
+        "Given: 2500 `inputs` tokens and 501 `max_new_tokens`"
+    )
+
+
+def test_a_huge_number_means_to_the_end_where_it_is_clamped() -> None:
+    huge = options(max_new_tokens=10**9, clamp_new_tokens=True)
+    assert fit_prompt([5] * (3000 - 1024), huge, LIMITS)[1] == 1024
+    with pytest.raises(ValidationError, match="1977 `inputs` tokens and 1000000000 `max_new_tokens`"):
+        fit_prompt([5] * (3000 - 1023), huge, LIMITS)
+
+
+def test_a_huge_number_is_refused_where_it_is_not_clamped() -> None:
+    with pytest.raises(ValidationError, match="must be <= 3000"):
+        fit_prompt([5], options(max_new_tokens=3000), LIMITS)
+
+
+def test_a_prompt_over_the_input_limit() -> None:
+    limits = RequestLimits(max_input_tokens=10, max_total_tokens=3000)
+    assert fit_prompt([5] * 10, options(), limits)[1] == 2990
+    with pytest.raises(ValidationError, match=r"`inputs` must have less than 10 tokens\. Given: 11"):
+        fit_prompt([5] * 11, options(), limits)
+
+
+def test_a_prompt_that_fills_the_context_leaves_no_room() -> None:
+    limits = RequestLimits(max_input_tokens=3000, max_total_tokens=3000)
+    with pytest.raises(ValidationError, match=r"less than 2999 tokens\. Given: 3000"):
+        fit_prompt([5] * 3000, options(), limits)
+
+
+def test_an_empty_prompt() -> None:
+    with pytest.raises(ValidationError, match="at least one token"):
+        fit_prompt([], options(), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(9, [BOS, 5, 6, 7, 8]), (5, [BOS, 5, 6, 7, 8]), (3, [BOS, 7, 8]), (1, [BOS])]
+)
+def test_truncation_keeps_bos_and_the_tail(limit: int, kept: list[int]) -> None:
+    prompt, max_new_tokens = fit_prompt([BOS, 5, 6, 7, 8], options(truncate=limit), LIMITS, (BOS,))
+    assert prompt == kept
+    assert max_new_tokens == 3000 - len(kept)
+
+
+def test_truncation_without_bos_keeps_the_tail() -> None:
+    assert fit_prompt([5, 6, 7, 8], options(truncate=2), LIMITS)[0] == [7, 8]
+    # A chat prompt is encoded without added tokens, whatever the tokenizer would add.
+    assert fit_prompt([5, 6, 7, 8], options(truncate=2), LIMITS, (BOS,))[0] == [7, 8]
+
+
+def test_the_input_limit_counts_after_truncation() -> None:
+    limits = RequestLimits(max_input_tokens=4, max_total_tokens=10)
+    assert len(fit_prompt([5] * 100, options(truncate=4), limits)[0]) == 4
+
+
+def test_the_seed_is_told_only_when_it_matters() -> None:
+    assert GenerationOptions(sampling=SamplingParams(seed=7)).seed is None
+    assert GenerationOptions(sampling=SamplingParams(do_sample=True, seed=7)).seed == 7
