@@ -1,0 +1,248 @@
+"""Typed questions to a model folder in Hugging Face's layout. Needs neither torch nor transformers."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tgi_core.errors import ExitCode, StartupError
+
+T = TypeVar("T")
+
+_DOWNLOAD_AGAIN = "Download or copy the model again."
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+DEFAULT_TEMPLATE = "default"
+"""Name of the chat template that is taken unless a request names another."""
+
+
+class ModelFolder:
+    """A model's configuration, special tokens and chat templates.
+
+    Every property raises StartupError, with the file, the cause and a fix, when what it reads is missing or malformed.
+
+    Attributes:
+        path: the folder.
+        config: the parsed ``config.json``.
+        text_config: the settings of the text model: ``config`` itself, or for a multimodal model the nested
+            ``text_config`` on top of it.
+        model_type: the text model's type, such as ``llama`` or ``gemma3_text``.
+    """
+
+    def __init__(
+        self, path: Path, *, tokenizer_config_path: Path | None = None, chat_template: Path | None = None
+    ) -> None:
+        """Read ``config.json``; everything else is read when it is asked for.
+
+        ``tokenizer_config_path`` replaces the folder's ``tokenizer_config.json``, ``chat_template`` is a file with a
+        Jinja template that replaces the model's own.
+
+        Raises:
+            StartupError: there is no such folder, or its ``config.json`` is missing or malformed.
+        """
+        self.path = path
+        self._tokenizer_config_path = tokenizer_config_path
+        self._chat_template_path = chat_template
+        if not path.is_dir():
+            raise _refuse(f"There is no folder {path}.", "Check --model-id.")
+        config = _read_object(path / "config.json")
+        if config is None:
+            raise _refuse(
+                f"{path} has no config.json, so it is no model folder.",
+                "Point --model-id at a folder in Hugging Face's layout, a GGUF file or a hub repository.",
+            )
+        self.config: dict[str, Any] = config
+        self.text_config = _text_config(config)
+        self.model_type = self._text_value("model_type", str, "Add the model's `model_type`, such as llama.")
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self._text_value("vocab_size", int, "Add the number of rows of the embedding as `vocab_size`.")
+
+    @property
+    def max_position_embeddings(self) -> int | None:
+        """Longest context the model was made for, in tokens; None where the configuration does not say."""
+        for key in _CONTEXT_KEYS:
+            if self.text_config.get(key) is not None:
+                return self._text_value(key, int, "Set it to a number of tokens.")
+        return None
+
+    @property
+    def dtype_name(self) -> str:
+        """The checkpoint's dtype as torch names it, without the ``torch.``; float32 where nothing is said."""
+        for config in (self.config, self.text_config):
+            name = config.get("dtype") or config.get("torch_dtype")
+            if isinstance(name, str):
+                return name.removeprefix("torch.")
+        return "float32"
+
+    @cached_property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The ids that end a reply: those of ``generation_config.json``, else of ``config.json``, else the tokenizer's.
+
+        Empty for a model that has none.
+        """
+        sources = (
+            ("generation_config.json", _read_object(self.path / "generation_config.json") or {}),
+            ("config.json", self.config),
+            ("config.json", self.text_config),
+        )
+        for file_name, values in sources:
+            ids = values.get("eos_token_id")
+            if ids is not None:
+                return self._checked_ids(file_name, ids)
+        return self._tokenizer_eos_ids()
+
+    @cached_property
+    def special_tokens(self) -> dict[str, str]:
+        """Special tokens by role: ``bos_token``, ``eos_token``, ``pad_token`` and whatever else the tokenizer names.
+
+        From ``tokenizer_config.json``, where it says nothing from ``special_tokens_map.json``.
+        """
+        extra = self._tokenizer_config.get("extra_special_tokens")
+        special_map = _read_object(self.path / "special_tokens_map.json") or {}
+        found = {}
+        for source in (special_map, extra if isinstance(extra, dict) else {}, self._tokenizer_config):
+            for role, value in source.items():
+                text = _token_text(value)
+                if role.endswith("_token") and text is not None:
+                    found[role] = text
+        return found
+
+    @property
+    def bos_token(self) -> str | None:
+        """The text of the token that begins a sequence."""
+        return self.special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """The text of the token that ends a sequence."""
+        return self.special_tokens.get("eos_token")
+
+    @cached_property
+    def tokenizer_file(self) -> Path:
+        """The path of ``tokenizer.json``."""
+        path = self.path / "tokenizer.json"
+        if not path.is_file():
+            raise _refuse(
+                f"{self.path} has no tokenizer.json, the only tokenizer format that is read.",
+                f'Make it with transformers: AutoTokenizer.from_pretrained("{self.path}").save_pretrained'
+                f'("{self.path}").',
+            )
+        return path
+
+    @cached_property
+    def chat_templates(self) -> dict[str, str]:
+        """Jinja chat templates by name, from the first source that has any; empty for a model without.
+
+        Sources: the file given to the constructor; ``chat_template.jinja`` with ``additional_chat_templates/*.jinja``;
+        ``chat_template.json``; the tokenizer's configuration.
+        """
+        if self._chat_template_path is not None:
+            return {DEFAULT_TEMPLATE: _read_text(self._chat_template_path)}
+        return (
+            self._jinja_templates()
+            or self._templates_of("chat_template.json", _read_object(self.path / "chat_template.json") or {})
+            or self._templates_of("tokenizer_config.json", self._tokenizer_config)
+        )
+
+    @cached_property
+    def _tokenizer_config(self) -> dict[str, Any]:
+        if self._tokenizer_config_path is None:
+            return _read_object(self.path / "tokenizer_config.json") or {}
+        config = _read_object(self._tokenizer_config_path)
+        if config is None:
+            raise _refuse(f"There is no file {self._tokenizer_config_path}.", "Check --tokenizer-config-path.")
+        return config
+
+    def _text_value(self, key: str, kind: type[T], fix: str) -> T:
+        value = self.text_config.get(key)
+        if value is None:
+            raise _refuse(f"{self.path / 'config.json'} has no `{key}`.", fix)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise _refuse(f"{self.path / 'config.json'} has `{key}` {value!r}, not {kind.__name__}.", fix)
+        return value
+
+    def _checked_ids(self, file_name: str, ids: object) -> frozenset[int]:
+        numbers = ids if isinstance(ids, list) else [ids]
+        if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+            raise _refuse(
+                f"{self.path / file_name} has the `eos_token_id` {ids!r}.", "Make it a number or a list of numbers."
+            )
+        return frozenset(numbers)
+
+    def _tokenizer_eos_ids(self) -> frozenset[int]:
+        if self.eos_token is None or not (self.path / "tokenizer.json").is_file():
+            return frozenset()
+        from tokenizers import Tokenizer
+
+        try:
+            tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
+        except Exception as error:  # the library raises plain exceptions
+            raise _refuse(f"{self.tokenizer_file} cannot be read: {error}.", _DOWNLOAD_AGAIN) from error
+        number = tokenizer.token_to_id(self.eos_token)
+        return frozenset() if number is None else frozenset([number])
+
+    def _jinja_templates(self) -> dict[str, str]:
+        default = self.path / "chat_template.jinja"
+        paths = {path.stem: path for path in sorted((self.path / "additional_chat_templates").glob("*.jinja"))}
+        if default.is_file():
+            paths[DEFAULT_TEMPLATE] = default
+        return {name: _read_text(path) for name, path in paths.items()}
+
+    def _templates_of(self, file_name: str, holder: dict[str, Any]) -> dict[str, str]:
+        found = holder.get("chat_template")
+        if found is None:
+            return {}
+        if isinstance(found, str):
+            return {DEFAULT_TEMPLATE: found}
+        try:
+            return {entry.name: entry.template for entry in msgspec.convert(found, list[_NamedTemplate])}
+        except msgspec.ValidationError as error:
+            raise _refuse(
+                f"{self.path / file_name} has a malformed `chat_template`: {error}.",
+                "Make it a string or a list of objects with `name` and `template`, or give --chat-template.",
+            ) from error
+
+
+class _NamedTemplate(msgspec.Struct):
+    name: str
+    template: str
+
+
+def _text_config(config: dict[str, Any]) -> dict[str, Any]:
+    nested = config.get("text_config")
+    if not isinstance(nested, dict):
+        return config
+    shared = {key: value for key, value in config.items() if not key.endswith("_config")}
+    return shared | nested
+
+
+def _token_text(value: object) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refuse(f"{path} cannot be read: {error}.", "Check the path and its permissions.") from error
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in ``path``; None where there is no such file."""
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise _refuse(f"{path} cannot be read as JSON: {error}.", _DOWNLOAD_AGAIN) from error
+
+
+def _refuse(cause: str, fix: str) -> StartupError:
+    return StartupError(cause, fix, ExitCode.MODEL)

@@ -1,0 +1,1 @@
+"""Checkpoints: finding or downloading a model, reading safetensors, converting GGUF files."""

@@ -1,0 +1,170 @@
+"""A GGUF file's metadata as ``config.json`` and ``generation_config.json``.
+
+Rope settings use the older flat keys (``rope_theta``, ``rope_scaling``), which every transformers from 4.55 on reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tgi_core.weights.gguf.metadata import CONVERT_AGAIN, GgufMetadata, refuse
+from tgi_core.weights.gguf.reader import GgufFile
+from tgi_core.weights.gguf.rope import rope_scaling
+from tgi_core.weights.gguf.vocabulary import end_token_ids, special_token_ids
+
+# Layers of the largest Gemma 2 and 3 models, whose attention scale alone is not that of the head size.
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
+_GEMMA3_PATTERN = 6
+_GEMMA_ACTIVATION = "gelu_pytorch_tanh"
+
+
+def model_config(file: GgufFile, dtype: str) -> dict[str, Any]:
+    """What goes into ``config.json``; ``dtype`` is the name of the written weights' type.
+
+    Raises:
+        StartupError: the metadata lacks something or asks for what is not supported.
+    """
+    metadata = file.metadata
+    heads = metadata.need_of_model("attention.head_count", int)
+    hidden_size = metadata.need_of_model("embedding_length", int)
+    head_dim = metadata.find_of_model("attention.key_length", int) or hidden_size // heads
+    if (metadata.find_of_model("expert_count", int) or 0) > 0:
+        raise refuse(metadata.path, "holds a mixture of experts", "Serve the original model in safetensors instead.")
+    rotary = metadata.find_of_model("rope.dimension_count", int) or head_dim
+    if rotary != head_dim:
+        raise refuse(metadata.path, f"rotates {rotary} of {head_dim} features of a head, which is not supported", "")
+    config: dict[str, Any] = {
+        "torch_dtype": dtype,
+        "vocab_size": file.tensors["token_embd.weight"].shape[0],
+        "hidden_size": hidden_size,
+        "intermediate_size": metadata.need_of_model("feed_forward_length", int),
+        "num_hidden_layers": metadata.need_of_model("block_count", int),
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.find_of_model("attention.head_count_kv", int) or heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": metadata.need_of_model("context_length", int),
+        "rms_norm_eps": metadata.need_of_model("attention.layer_norm_rms_epsilon", float),
+        "rope_theta": metadata.find_of_model("rope.freq_base", float) or 10_000.0,
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "attention_dropout": 0.0,
+        **special_token_ids(metadata),
+    }
+    scaling = rope_scaling(file, config["rope_theta"], head_dim)
+    if scaling is not None:
+        config["rope_scaling"] = scaling
+    return config | _FAMILIES[metadata.architecture](file, config)
+
+
+def generation_config(metadata: GgufMetadata) -> dict[str, Any]:
+    """What goes into ``generation_config.json``: the special tokens, with every token that ends a reply as EOS."""
+    ids: dict[str, Any] = dict(special_token_ids(metadata))
+    ends = end_token_ids(metadata)
+    if ends:
+        ids["eos_token_id"] = ends
+    return ids
+
+
+def _llama(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - one signature for all families
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
+    }
+
+
+def _qwen2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
+    return {
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_act": "silu",
+        "use_sliding_window": False,
+    }
+
+
+def _qwen3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    return _qwen2(file, config) | {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+    }
+
+
+def _gemma(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
+    return {
+        "model_type": "gemma",
+        "architectures": ["GemmaForCausalLM"],
+        "hidden_act": _GEMMA_ACTIVATION,
+        # Older transformers read this key for Gemma 1 too.
+        "hidden_activation": _GEMMA_ACTIVATION,
+        "attention_bias": False,
+    }
+
+
+def _gemma2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    metadata = file.metadata
+    layers = config["num_hidden_layers"]
+    return {
+        "model_type": "gemma2",
+        "architectures": ["Gemma2ForCausalLM"],
+        "hidden_activation": _GEMMA_ACTIVATION,
+        "attention_bias": False,
+        "query_pre_attn_scalar": _query_scalar(metadata, config),
+        "attn_logit_softcapping": metadata.need_of_model("attn_logit_softcapping", float),
+        "final_logit_softcapping": metadata.need_of_model("final_logit_softcapping", float),
+        "sliding_window": metadata.need_of_model("attention.sliding_window", int),
+        "layer_types": _layer_types([layer % 2 == 0 for layer in range(layers)]),
+    }
+
+
+def _gemma3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    metadata = file.metadata
+    return {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "hidden_activation": _GEMMA_ACTIVATION,
+        "attention_bias": False,
+        "query_pre_attn_scalar": _query_scalar(metadata, config),
+        "attn_logit_softcapping": metadata.find_of_model("attn_logit_softcapping", float),
+        "final_logit_softcapping": metadata.find_of_model("final_logit_softcapping", float),
+        "sliding_window": metadata.need_of_model("attention.sliding_window", int),
+        "layer_types": _layer_types(_gemma3_sliding(metadata, config["num_hidden_layers"])),
+        "rope_local_base_freq": metadata.find_of_model("rope.freq_base_swa", float) or 10_000.0,
+    }
+
+
+def _query_scalar(metadata: GgufMetadata, config: dict[str, Any]) -> int:
+    """Gemma divides its queries by this number's square root."""
+    scale = metadata.find_of_model("attention.scale", float)
+    if scale:
+        return round(scale**-2)
+    if config["num_hidden_layers"] == _GEMMA_27B_LAYERS[metadata.architecture]:
+        return int(config["hidden_size"]) // int(config["num_attention_heads"])
+    return int(config["head_dim"])
+
+
+def _gemma3_sliding(metadata: GgufMetadata, layers: int) -> list[bool]:
+    key = "gemma3.attention.sliding_window_pattern"
+    if metadata.is_array(key):
+        flags = metadata.numbers(key)
+        if flags is None or len(flags) != layers:
+            raise refuse(metadata.path, f"has not {layers} entries at `{key}`", CONVERT_AGAIN)
+        return [bool(flag) for flag in flags]
+    pattern = metadata.find(key, int) or _GEMMA3_PATTERN
+    return [(layer + 1) % pattern != 0 for layer in range(layers)]
+
+
+def _layer_types(sliding: list[bool]) -> list[str]:
+    return ["sliding_attention" if is_sliding else "full_attention" for is_sliding in sliding]
+
+
+_FAMILIES: dict[str, Callable[[GgufFile, dict[str, Any]], dict[str, Any]]] = {
+    "llama": _llama,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+}

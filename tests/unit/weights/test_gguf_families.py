@@ -1,0 +1,184 @@
+"""Tiny models of every family, written as llama.cpp's converter writes them, come back tensor by tensor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import msgspec
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from tests.unit.weights.gguf_files import add_byte_level_tokenizer, write_gguf
+from tgi_core.weights.checkpoint import Checkpoint
+from tgi_core.weights.gguf import convert_gguf
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "head_dim": 8,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A model and how llama.cpp's converter treats it; ``extra`` is metadata below the architecture's prefix."""
+
+    architecture: str
+    config: PretrainedConfig
+    extra: dict[str, Any] = {}
+    permuted: bool = False
+    norm_offset: float = 0.0
+
+
+WINDOW = {"attention.sliding_window": 16}
+SOFT_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+CASES = {
+    "llama": Case("llama", LlamaConfig(**SIZES, rope_theta=50_000.0, tie_word_embeddings=True), permuted=True),
+    "llama_untied": Case("llama", LlamaConfig(**SIZES, tie_word_embeddings=False), permuted=True),
+    "llama_biases": Case("llama", LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True), permuted=True),
+    "llama_wide_heads": Case(
+        "llama", LlamaConfig(**SIZES | {"head_dim": 16}), {"attention.key_length": 16}, permuted=True
+    ),
+    "qwen2": Case("qwen2", Qwen2Config(**SIZES, tie_word_embeddings=False)),
+    "qwen3": Case("qwen3", Qwen3Config(**SIZES, tie_word_embeddings=True), {"attention.key_length": 8}),
+    "gemma": Case("gemma", GemmaConfig(**SIZES), {"attention.key_length": 8}, norm_offset=1.0),
+    "gemma2": Case(
+        "gemma2",
+        Gemma2Config(**SIZES, sliding_window=16, query_pre_attn_scalar=8),
+        {"attention.key_length": 8} | WINDOW | SOFT_CAPS,
+        norm_offset=1.0,
+    ),
+    "gemma3": Case(
+        "gemma3",
+        Gemma3TextConfig(**SIZES, sliding_window=16, query_pre_attn_scalar=8),
+        {"attention.key_length": 8, "rope.freq_base": 1_000_000.0} | WINDOW,
+        norm_offset=1.0,
+    ),
+}
+
+
+def random_model(config: PretrainedConfig) -> torch.nn.Module:
+    """Weights on a grid of 1/256, so that adding and subtracting one is exact in float32."""
+    torch.manual_seed(0)
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randint(-256, 256, parameter.shape) / 256)
+    return model
+
+
+def as_llama_cpp(case: Case, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What llama.cpp's converter makes of a tensor."""
+    if case.norm_offset and name.endswith("norm.weight"):
+        return values + np.float32(case.norm_offset)
+    for projection, heads in (("q_proj", 4), ("k_proj", 2)):
+        if case.permuted and f".{projection}." in name:
+            halves = values.reshape(heads, 2, values.shape[0] // heads // 2, *values.shape[1:])
+            return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+    return values
+
+
+def write_case(
+    path: Path, case: Case, model: torch.nn.Module, types: dict[str, gguf.GGMLQuantizationType] | None = None
+) -> Path:
+    architecture = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
+    names = gguf.get_tensor_name_map(architecture, case.config.num_hidden_layers)
+    tied = case.config.tie_word_embeddings
+    tensors = {}
+    for name, parameter in model.state_dict().items():
+        if tied and name == "lm_head.weight":
+            continue
+        stored = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        assert stored is not None
+        tensors[stored] = as_llama_cpp(case, name, parameter.numpy())
+
+    def add_metadata(writer: gguf.GGUFWriter) -> None:
+        config = case.config
+        writer.add_block_count(config.num_hidden_layers)
+        writer.add_context_length(config.max_position_embeddings)
+        writer.add_embedding_length(config.hidden_size)
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count(config.num_attention_heads)
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        extra = dict(case.extra)
+        if "rope.freq_base" not in extra:
+            extra["rope.freq_base"] = config.rope_parameters["rope_theta"]
+        for key, value in extra.items():
+            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+            add(f"{case.architecture}.{key}", value)
+
+    return write_gguf(path, case.architecture, tensors, [add_metadata, add_byte_level_tokenizer], types)
+
+
+def compared(config: PretrainedConfig) -> dict[str, Any]:
+    """What must survive; names, versions and the checkpoint's origin need not."""
+    ignored = {"_name_or_path", "transformers_version", "architectures", "torch_dtype", "dtype", "pad_token_id"}
+    ignored |= {"unk_token_id", "layer_types", "sliding_window_pattern", "_sliding_window_pattern", "head_dim"}
+    values = config.to_dict()
+    kept = {key: value for key, value in values.items() if key not in ignored}
+    kept["layer_types"] = values.get("layer_types") or ["full_attention"] * config.num_hidden_layers
+    kept["head_dim"] = values.get("head_dim") or config.hidden_size // config.num_attention_heads
+    return kept
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_tensor_and_setting_survives(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    model = random_model(case.config)
+    folder = convert_gguf(write_case(tmp_path / "model.gguf", case, model), tmp_path / "cache")
+    checkpoint = Checkpoint.open(folder)
+    state = model.state_dict()
+    if case.config.tie_word_embeddings:
+        del state["lm_head.weight"]
+    assert checkpoint.names == set(state)
+    for tensor_name, expected in state.items():
+        assert torch.equal(checkpoint.tensor(tensor_name), expected), tensor_name
+    expected_settings = compared(case.config)
+    loaded = compared(AutoConfig.from_pretrained(folder))
+    assert {key: loaded.get(key) for key in expected_settings} == expected_settings
+
+
+def test_transformers_loads_the_folder_and_computes_the_same(tmp_path: Path) -> None:
+    case = CASES["gemma3"]
+    model = random_model(case.config)
+    folder = convert_gguf(write_case(tmp_path / "model.gguf", case, model), tmp_path / "cache")
+    loaded, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    ids = torch.arange(24)[None]
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+def test_quantized_rows_are_put_back_in_order(tmp_path: Path) -> None:
+    case = CASES["llama"]
+    model = random_model(case.config)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    path = write_case(tmp_path / "model.gguf", case, model, {"blk.0.attn_q.weight": kind})
+    checkpoint = Checkpoint.open(convert_gguf(path, tmp_path / "cache"))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    original = model.state_dict()[name].numpy()
+    expected = gguf.quants.dequantize(gguf.quants.quantize(original, kind), kind)
+    assert torch.equal(checkpoint.tensor(name), torch.from_numpy(expected).to(torch.bfloat16))
