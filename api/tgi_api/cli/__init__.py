@@ -1,0 +1,77 @@
+"""The command line: ``tgi-serve`` and, under its old name, ``text-generation-launcher``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+
+from tgi_api.cli.command import DefaultGroup, OptionCommand
+from tgi_api.cli.display import print_refusals
+from tgi_api.cli.download import DOWNLOAD_OPTIONS, DownloadSettings, download_weights
+from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
+from tgi_api.cli.serve import serve
+from tgi_api.cli.settings import ServeSettings
+from tgi_core import __version__
+from tgi_core.errors import ExitCode, StartupError
+
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code after an interruption before the server was up, the shell's convention."""
+
+EPILOG = """Every flag also reads an environment variable, its own name in capitals (--max-batch-size:
+MAX_BATCH_SIZE) if the help shows no other in [BRACKETS]. A flag wins over a variable. Exit codes and details:
+docs/cli.md."""
+
+ROOT = click.version_option(__version__, prog_name="tgi-serve", message="%(prog)s %(version)s")(
+    DefaultGroup(
+        "tgi-serve",
+        default=OptionCommand(
+            "serve",
+            options=LAUNCHER_OPTIONS,
+            settings=ServeSettings,
+            run=serve,
+            help="Serve a language model over HTTP: TGI's API and OpenAI's.",
+            epilog=EPILOG,
+        ),
+        others=[
+            OptionCommand(
+                "download-weights",
+                options=DOWNLOAD_OPTIONS,
+                settings=DownloadSettings,
+                run=download_weights,
+                positional=["MODEL_ID"],
+                help="Download a model, and convert it where needed, without serving it.",
+            ),
+        ],
+    )
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the console scripts; returns the exit code.
+
+    Args:
+        arguments: the command line without the program's name; None takes the process's.
+    """
+    # The supervisor takes this handler's place; until then, and as process 1 of a container where the default would be
+    # to ignore the signal, a stop must end downloads and conversions too.
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        result = ROOT.main(arguments, standalone_mode=False)
+    except click.ClickException as error:
+        print_refusals([StartupError(error.format_message(), "See tgi-serve --help.", ExitCode.USAGE)])
+        return ExitCode.USAGE
+    except (KeyboardInterrupt, click.Abort):
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    return int(result or ExitCode.OK)
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+__all__ = ["INTERRUPTED", "ROOT", "main"]

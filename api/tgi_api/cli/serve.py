@@ -1,0 +1,121 @@
+"""Start the server: check everything, bind the port, find the model, then let the supervisor run the processes."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, cast
+
+from tgi_api.cli.arguments import Arguments
+from tgi_api.cli.display import Display, make_display
+from tgi_api.cli.environment import environment_lines
+from tgi_api.cli.listener import allow_successor, bind_port
+from tgi_api.cli.model import find_model
+from tgi_api.cli.settings import ServeSettings, check_settings, make_config
+from tgi_api.cli.summary import make_summary
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.logs import configure_logging
+from tgi_core.plugins import Plugins
+
+if TYPE_CHECKING:
+    from tgi_core.config import EngineInfo, ServerConfig
+    from tgi_core.contract import Backend
+    from tgi_core.engine.supervisor import Event
+
+logger = logging.getLogger("tgi_api.cli")
+
+
+def serve(arguments: Arguments) -> int:
+    """Run a server until it is stopped; returns the exit code."""
+    settings = ServeSettings(**cast("dict[str, Any]", arguments.values))
+    configure_logging(json_output=settings.json_output, level=settings.log_level)
+    display = make_display(json_output=settings.json_output)
+    try:
+        return _start(arguments, settings, display)
+    except StartupError as error:
+        display.refuse([error])
+        return error.exit_code
+    finally:
+        display.close()
+
+
+def _start(arguments: Arguments, settings: ServeSettings, display: Display) -> int:
+    for warning in arguments.warnings:
+        display.warn(warning)
+    refusals = [*arguments.refusals, *check_settings(settings)]
+    plugins = Plugins.discover()
+    if settings.env:
+        for line in environment_lines(plugins, arguments.shown):
+            display.info(line)
+    try:
+        backend = choose_backend(plugins, settings)
+    except StartupError as error:
+        refusals.append(error)
+    if refusals:
+        display.refuse(refusals)
+        return refusals[0].exit_code
+    with bind_port(settings.hostname, settings.port) as listener:
+        if settings.weights_cache_override is not None:
+            model_dir = find_model(str(settings.weights_cache_override), None, None, display)
+        else:
+            model_dir = find_model(settings.model_id or "", settings.revision, settings.huggingface_hub_cache, display)
+        config = make_config(settings, backend=backend.info.name, model_dir=model_dir, port=listener.getsockname()[1])
+        from tgi_api.server import run_api
+        from tgi_core.engine.supervisor import Supervisor
+
+        return Supervisor(config, listener, api_target=run_api, events=StartView(config, listener, display)).run()
+
+
+def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:
+    """The backend to run on.
+
+    Raises:
+        StartupError: there is none, or it does not compute in the type that was asked for.
+    """
+    backend = plugins.choose_backend(settings.backend)
+    # With "auto" the engine decides: asking for capabilities here may load the device's libraries into this process.
+    if settings.dtype != "auto":
+        dtypes = backend.capabilities().dtypes
+        if settings.dtype not in dtypes:
+            raise StartupError(
+                f"Backend `{backend.info.name}` does not compute in {settings.dtype}.",
+                f"Use --dtype {' or '.join(dtypes)}, or leave it out.",
+                ExitCode.BACKEND,
+            )
+    return backend
+
+
+class StartView:
+    """Shows what the supervisor reports: start-up and its summary on the display, what comes later as log lines."""
+
+    def __init__(self, config: ServerConfig, listener: socket.socket, display: Display) -> None:
+        self._config = config
+        self._listener = listener
+        self._display = display
+        self._info: EngineInfo | None = None
+        self._serving = False
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        from tgi_core.engine import supervisor
+
+        match event:
+            case supervisor.EngineLoading(done_bytes, total_bytes) if not self._serving:
+                self._display.progress("Loading weights", done_bytes, total_bytes)
+            case supervisor.EngineReady(info):
+                self._info = info
+                allow_successor(self._listener)
+                if self._serving:
+                    logger.info("A new engine takes requests.")
+            case supervisor.ServerReady():
+                self._show_summary()
+            case supervisor.EngineLost(reason, restart_in_s):
+                logger.error("The engine is lost: %s. A new one starts in %.1f s.", reason, restart_in_s)
+            case supervisor.Stopping(reason):
+                self._display.close()
+                logger.info("The server stops: %s.", reason)
+
+    def _show_summary(self) -> None:
+        if self._info is not None and not self._serving:
+            self._serving = True
+            self._display.summary(make_summary(self._config, self._info))

@@ -1,0 +1,127 @@
+"""Reading the text of a flag or an environment variable as a value.
+
+Every reader raises ValueError with what the value must be, worded to follow "must be".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+Reader = Callable[[str], object]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+_UNIT_BYTES = {"": 1, "B": 1} | {
+    name: base**power
+    for power, letter in enumerate("KMGT", start=1)
+    for name, base in ((f"{letter}B", 1000), (f"{letter}iB", 1024))
+}
+_BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def text(value: str) -> str:
+    """Any text that is not empty."""
+    if not value.strip():
+        raise ValueError("text that is not empty")
+    return value
+
+
+def boolean(value: str) -> bool:
+    """true, false, 1, 0, yes or no, in any case."""
+    try:
+        return _BOOLEANS[value.strip().lower()]
+    except KeyError:
+        raise ValueError("one of true, false, 1, 0, yes, no") from None
+
+
+def integer(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """A reader of whole numbers of a range, both ends included."""
+    bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(f"a whole number {bounds}") from None
+        if number < minimum or (maximum is not None and number > maximum):
+            raise ValueError(f"a whole number {bounds}")
+        return number
+
+    return read
+
+
+def fraction(value: str) -> float:
+    """A number above 0 and at most 1."""
+    number = _number(value)
+    if not 0 < number <= 1:
+        raise ValueError("a number above 0 and at most 1")
+    return number
+
+
+def seconds(value: str) -> float:
+    """A duration in seconds, 0 or more."""
+    number = _number(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError("a number of seconds, 0 or more")
+    return number
+
+
+def choice(*names: str) -> Callable[[str], str]:
+    """A reader of one word out of ``names``, in any case."""
+
+    def read(value: str) -> str:
+        word = value.strip().lower()
+        if word not in names:
+            raise ValueError(f"one of {', '.join(names)}")
+        return word
+
+    return read
+
+
+def size_bytes(value: str) -> int:
+    """An amount of memory such as 2GiB, 500MB or a plain number of bytes; at least one byte."""
+    match = _SIZE.fullmatch(value.strip())
+    amount_bytes = 0 if match is None else int(float(match[1]) * _UNIT_BYTES[match[2].replace("k", "K")])
+    if amount_bytes == 0:
+        raise ValueError("a size such as 2GiB, 500MB or a number of bytes")
+    return amount_bytes
+
+
+def existing_file(value: str) -> Path:
+    """The path of a file that can be read."""
+    path = Path(value)
+    if not path.is_file():
+        raise ValueError("the path of a file that exists")
+    return path
+
+
+def existing_directory(value: str) -> Path:
+    """The path of a directory."""
+    path = Path(value)
+    if not path.is_dir():
+        raise ValueError("the path of a directory that exists")
+    return path
+
+
+def any_path(value: str) -> Path:
+    """A path that need not exist."""
+    return Path(text(value))
+
+
+def ip_address(value: str) -> str:
+    """An IPv4 or IPv6 address, or localhost."""
+    if value == "localhost":
+        return "127.0.0.1"
+    try:
+        return str(ipaddress.ip_address(value))
+    except ValueError:
+        raise ValueError("an IP address such as 0.0.0.0, 127.0.0.1 or ::") from None
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,79 @@
+"""The table of options, the settings and docs/cli.md must agree."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tgi_api.cli.download import DOWNLOAD_OPTIONS, DownloadSettings
+from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
+from tgi_api.cli.options import Effect, Option
+from tgi_api.cli.settings import ServeSettings
+from tgi_core.errors import ExitCode
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+COMMANDS = [(LAUNCHER_OPTIONS, ServeSettings), (DOWNLOAD_OPTIONS, DownloadSettings)]
+ALL_OPTIONS = [*LAUNCHER_OPTIONS, *DOWNLOAD_OPTIONS]
+
+TGI_FLAGS = """
+--model-id --revision --validation-workers --sharded --num-shard --quantize --speculate --dtype --kv-cache-dtype
+--trust-remote-code --max-concurrent-requests --max-best-of --max-stop-sequences --max-top-n-tokens --max-input-tokens
+--max-input-length --max-total-tokens --waiting-served-ratio --max-batch-prefill-tokens --max-batch-total-tokens
+--max-waiting-tokens --max-batch-size --cuda-graphs --hostname --port --prometheus-port --shard-uds-path --master-addr
+--master-port --huggingface-hub-cache --weights-cache-override --disable-custom-kernels --cuda-memory-fraction
+--rope-scaling --rope-factor --json-output --otlp-endpoint --otlp-service-name --cors-allow-origin --api-key
+--watermark-gamma --watermark-delta --ngrok --ngrok-authtoken --ngrok-edge --tokenizer-config-path
+--disable-grammar-support --env --max-client-batch-size --lora-adapters --usage-stats --payload-limit
+--enable-prefill-logprobs --graceful-termination-timeout
+"""
+
+
+@pytest.mark.parametrize("flag", TGI_FLAGS.split())
+def test_every_flag_of_the_tgi_launcher_is_known_with_its_variable(flag: str) -> None:
+    [option] = [option for option in LAUNCHER_OPTIONS if option.flag == flag]
+    if flag != "--env":
+        assert option.env[0] == flag[2:].replace("-", "_").upper()
+
+
+@pytest.mark.parametrize(("options", "settings"), COMMANDS)
+def test_used_options_and_settings_have_the_same_names(
+    options: tuple[Option, ...], settings: type[msgspec.Struct]
+) -> None:
+    used = [option.name for option in options if option.effect is Effect.USED]
+    assert sorted(used) == sorted(settings.__struct_fields__)
+
+
+@pytest.mark.parametrize(("options", "settings"), COMMANDS)
+def test_no_flag_and_no_variable_is_taken_twice(options: tuple[Option, ...], settings: type[msgspec.Struct]) -> None:
+    names = Counter(name for option in options for name in (option.flag, option.short, *option.env) if name)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.label)
+def test_every_option_without_effect_and_every_refusal_has_its_reason(option: Option) -> None:
+    assert (option.reason != "") == (option.effect is not Effect.USED)
+
+
+@pytest.mark.parametrize("option", ALL_OPTIONS, ids=lambda option: option.label)
+def test_every_option_is_documented_with_its_variables(option: Option) -> None:
+    first_cell = rf"\| [^|\n]*`{option.flag}\b" if option.flag else r"\| –"
+    rows = re.findall(rf"^{first_cell}.*$", DOCUMENT, re.MULTILINE)
+    names = [*option.env, *([option.short] if option.short else [])]
+    assert any(all(f"`{name}`" in row for name in names) for row in rows), f"{option.label} is not in docs/cli.md"
+
+
+def test_every_documented_flag_exists() -> None:
+    cells = re.findall(r"^\| ([^|\n]*`-[^|\n]*)", DOCUMENT.replace("\\|", "/"), re.MULTILINE)
+    documented = {flag for cell in cells for flag in re.findall(r"`(--?[a-z-]+)", cell)}
+    known = {name for option in ALL_OPTIONS for name in (option.flag, option.short)}
+    known |= {f"--no-{option.flag[2:]}" for option in ALL_OPTIONS if option.negatable}
+    assert documented - known == set()
+
+
+def test_every_exit_code_is_documented() -> None:
+    for code in ExitCode:
+        assert f"| {code.value} | {code.name} |" in DOCUMENT
