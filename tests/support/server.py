@@ -112,7 +112,8 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        left = [process.pid for process in family if process.is_running() and process.status() != "zombie"]
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        return left
+        # Python's resource tracker ends when it notices that its parent is gone, a moment later.
+        _, alive = psutil.wait_procs(family, timeout=3)
+        for process in alive:
+            process.kill()
+        return [process.pid for process in alive]

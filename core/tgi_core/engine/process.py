@@ -16,6 +16,7 @@ from tgi_core.engine.channel import EngineChannel
 from tgi_core.engine.control import Heartbeat, Loading, Ready, Refused, Shutdown, receive_control, send_control
 from tgi_core.engine.loop import EngineLoop
 from tgi_core.errors import ExitCode, StartupError
+from tgi_core.logs import configure_logging
 from tgi_core.model_folder import ModelFolder
 from tgi_core.plugins import Plugins
 from tgi_core.scheduler import Scheduler, SchedulerConfig
@@ -34,6 +35,7 @@ def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
     """
     # Ctrl-C reaches the whole process group; stopping is the supervisor's decision.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    configure_logging(json_output=config.api.json_output, level=config.api.log_level)
     faulthandler.enable()
     try:
         engine = _Engine(config, address, control)
@@ -51,7 +53,7 @@ class _Engine:
         backend = Plugins.discover().choose_backend(config.engine.backend)
         capabilities = backend.capabilities()
         folder = ModelFolder(config.model.model_dir, tokenizer_config_path=config.model.tokenizer_config_path)
-        dtype = choose_dtype(config.engine.dtype, folder.dtype, backend, capabilities)
+        dtype = choose_dtype(config.engine.dtype, folder.dtype_name, backend, capabilities)
         started = time.monotonic()
         self._shard = backend.create_shard(
             ShardSpec(

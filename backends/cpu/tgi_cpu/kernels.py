@@ -1,0 +1,91 @@
+"""What runs faster on a CPU than the reference. Every override was measured; the rest is the reference."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.contract import AttentionBatch, AttentionSpec, SampleInputs
+from tgi_core.contract.kernels import PackedWeight, PreparedAttention
+from tgi_core.reference import ReferenceKernels
+from tgi_cpu import attention, linear, sampling
+
+
+class CpuKernels(ReferenceKernels):
+    """oneDNN linears, fused attention, in-place rope, and sampling that sorts only what can be chosen."""
+
+    def __init__(self) -> None:
+        self._packs = linear.has_packed_linear()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if self._packs:
+            return ()
+        return (f"torch {torch.__version__} lacks oneDNN's prepacked linears: bfloat16 runs at about half speed",)
+
+    def supports(self, operation: str, spec: AttentionSpec) -> bool:
+        # torch's fused kernel has no place for a soft cap.
+        return operation != "attention" or spec.soft_cap is None
+
+    def pack_linear(self, weight_NK: Tensor) -> PackedWeight:
+        if self._packs and weight_NK.dtype is torch.bfloat16:
+            return linear.pack(weight_NK)
+        return weight_NK
+
+    def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
+        return linear.linear(x_TK, weight, bias_N)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        if offset:
+            return super().rms_norm(x, weight, eps, offset)
+        return F.rms_norm(x, weight.shape, None, eps).mul_(weight)
+
+    def add_rms_norm(
+        self, x_TE: Tensor, residual_TE: Tensor, weight_E: Tensor, eps: float, offset: float
+    ) -> tuple[Tensor, Tensor]:
+        residual_TE.add_(x_TE)
+        return self.rms_norm(residual_TE, weight_E, eps, offset), residual_TE
+
+    def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
+        if activation != "silu":
+            return super().activation_mul(x_T2F, activation)
+        gate_TF, up_TF = x_T2F.chunk(2, dim=-1)
+        return F.silu(gate_TF).mul_(up_TF)
+
+    def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+        """In place."""
+        half = cos_TR.shape[-1]
+        cos_T1R, sin_T1R = cos_TR[:, None], sin_TR[:, None]
+        first_THR, second_THR = x_THD[..., :half], x_THD[..., half : 2 * half]
+        # One operand of each product in float32 makes torch compute in it.
+        rotated_first = (first_THR * cos_T1R).addcmul_(second_THR.float(), sin_T1R, value=-1)
+        rotated_second = (second_THR * cos_T1R).addcmul_(first_THR.float(), sin_T1R)
+        first_THR.copy_(rotated_first)
+        second_THR.copy_(rotated_second)
+        return x_THD
+
+    def rope_write_kv(
+        self,
+        qkv_TX: Tensor,
+        spec: AttentionSpec,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache_NP2KD: Tensor,
+        slot_mapping_T: Tensor,
+    ) -> Tensor:
+        heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        qkv_THD = qkv_TX.view(len(qkv_TX), heads + 2 * kv_heads, size)
+        if rotary is not None:
+            self.rope(qkv_THD[:, : heads + kv_heads], *rotary)
+        # Keys and values lie side by side in the projection as they do in a cache entry: one copy stores both.
+        cache_NP2KD.view(-1, 2 * kv_heads * size).index_copy_(0, slot_mapping_T, qkv_TX[:, heads * size :])
+        return qkv_THD[:, :heads]
+
+    def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:  # noqa: ARG002
+        return attention.prepare(batch)
+
+    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
+        return attention.attend(q_THD, cache_NP2KD, prepared, spec)
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+        return sampling.sample(logits_BV, inputs)

@@ -1,0 +1,20 @@
+"""One decoder that reads a spec, and the architectures that fill it."""
+
+from tgi_core.models.decoder import Decoder, KVView
+from tgi_core.models.families import ARCHITECTURES
+from tgi_core.models.hf_config import HFConfig
+from tgi_core.models.loader import CheckpointSource, RandomSource, WeightSource, load_decoder_weights
+from tgi_core.models.spec import Architecture, ArchitectureSpec
+
+__all__ = [
+    "ARCHITECTURES",
+    "Architecture",
+    "ArchitectureSpec",
+    "CheckpointSource",
+    "Decoder",
+    "HFConfig",
+    "KVView",
+    "RandomSource",
+    "WeightSource",
+    "load_decoder_weights",
+]

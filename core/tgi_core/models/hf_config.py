@@ -1,0 +1,180 @@
+"""Reads a model's ``config.json`` in the spellings that transformers 4.55 to 5.x write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.models.spec import LayerSpec, LinearScaling, Llama3Scaling, RopeScaling, RopeSpec, YarnScaling
+
+T = TypeVar("T")
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+ACTIVATIONS: Mapping[str, str] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+
+_FIX = "Serve another model, or write an architecture plugin that knows this one."
+
+
+class HFConfig:
+    """Typed access to a configuration; every complaint names the key."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+        self._values = values
+        self._where = where
+
+    @classmethod
+    def read(cls, model_dir: Path) -> HFConfig:
+        """Read ``config.json`` of ``model_dir``.
+
+        Raises:
+            StartupError: it is missing or no JSON object.
+        """
+        path = model_dir / "config.json"
+        try:
+            return cls(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]), str(path))
+        except FileNotFoundError:
+            raise StartupError(
+                f"{model_dir} has no config.json.", "Point --model-id at a model's folder.", ExitCode.MODEL
+            ) from None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise StartupError(
+                f"{path} cannot be read: {error}.", "Download or copy the model again.", ExitCode.MODEL
+            ) from error
+
+    def has(self, key: str) -> bool:
+        """Whether ``key`` is there and not null."""
+        return self._values.get(key) is not None
+
+    def get(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """The value of ``key`` as ``kind``; null counts as absent.
+
+        Raises:
+            StartupError: it is absent without a default, or of another type.
+        """
+        value = self._values.get(key)
+        if value is None:
+            value = default
+        if value is None:
+            raise StartupError(f"`{key}` is missing in {self._where}.", _FIX, ExitCode.MODEL)
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise self.refuse(key, str(error)) from error
+
+    def section(self, key: str, defaults: Mapping[str, Any] | None = None) -> HFConfig:
+        """The nested object at ``key``; ``defaults`` stand in for what it does not name, and for itself.
+
+        Raises:
+            StartupError: it is absent and there are no defaults.
+        """
+        values = self.get(key, dict[str, Any], None if defaults is None else {})
+        named = {name: value for name, value in values.items() if value is not None}
+        return HFConfig({**(defaults or {}), **named}, self._where)
+
+    def refuse(self, key: str, reason: str) -> StartupError:
+        """The error that says ``key`` has a value that is not supported."""
+        return StartupError(f"`{key}` = {self._values.get(key)!r} in {self._where}: {reason}.", _FIX, ExitCode.MODEL)
+
+    def refuse_if_set(self, *keys: str) -> None:
+        """Refuse features that would change the computation and are not built: anything but null, false and 0."""
+        for key in keys:
+            if self._values.get(key):
+                raise self.refuse(key, "not supported")
+
+    def activation(self, *keys: str) -> str:
+        """The activation that the first key present names."""
+        key = next((key for key in keys if self.has(key)), keys[-1])
+        name = self.get(key, str)
+        if name not in ACTIVATIONS:
+            raise self.refuse(key, f"unknown activation; known are {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[name]
+
+    def layer_types(self, default: list[str]) -> list[str]:
+        """The attention type of each layer: "full_attention" or "sliding_attention"."""
+        types = self.get("layer_types", list[str], default)
+        if len(types) != len(default):
+            raise self.refuse("layer_types", f"{len(types)} entries for {len(default)} layers")
+        for name in types:
+            if name not in (FULL, SLIDING):
+                raise self.refuse("layer_types", f"unknown type `{name}`")
+        return types
+
+    def layers(self, types: list[str], rope_of: Mapping[str, int] | None = None) -> tuple[LayerSpec, ...]:
+        """A layer spec for each type; ``rope_of`` says which rope a type uses, the first by default."""
+        window = self.get("sliding_window", int) if SLIDING in types else None
+        ropes = rope_of or {}
+        return tuple(LayerSpec(window if name == SLIDING else None, ropes.get(name, 0)) for name in types)
+
+    def rope(
+        self, head_dim: int, layer_type: str | None = None, default_theta: float = 10_000.0, theta_key: str = ""
+    ) -> RopeSpec:
+        """The rotary embedding, from ``rope_parameters`` (5.x) or ``rope_theta`` and ``rope_scaling`` (4.x).
+
+        Args:
+            head_dim: features of a head.
+            layer_type: whose, where the configuration keeps one a layer type.
+            default_theta: base when none is named.
+            theta_key: the old spelling's key of this layer type's base; it then has no scaling.
+        """
+        key = "rope_parameters" if self.has("rope_parameters") else "rope_scaling"
+        if self.has("rope_parameters"):
+            values = self.section(key)
+            if layer_type is not None and values.has(layer_type):
+                values = values.section(layer_type)
+            theta = values.get("rope_theta", float, default_theta)
+        else:
+            values = HFConfig({}, self._where) if theta_key else self.section(key, {})
+            theta = self.get(theta_key or "rope_theta", float, default_theta)
+        partial = values.get("partial_rotary_factor", float, self.get("partial_rotary_factor", float, 1.0))
+        return RopeSpec(theta=theta, rotary_dim=int(head_dim * partial), scaling=self._scaling(key, values))
+
+    def _scaling(self, key: str, values: HFConfig) -> RopeScaling | None:
+        kind = values.get("rope_type", str, values.get("type", str, "default"))
+        max_positions = self.get("max_position_embeddings", int, 0)
+        original = values.get(
+            "original_max_position_embeddings", int, self.get("original_max_position_embeddings", int, max_positions)
+        )
+        match kind:
+            case "default":
+                return None
+            case "linear":
+                return LinearScaling(values.get("factor", float))
+            case "llama3":
+                return Llama3Scaling(
+                    values.get("factor", float),
+                    values.get("low_freq_factor", float),
+                    values.get("high_freq_factor", float),
+                    original,
+                )
+            case "yarn":
+                factor = values.get("factor", float, max_positions / original)
+                return YarnScaling(
+                    factor,
+                    values.get("attention_factor", float, _yarn_attention_factor(factor, values)),
+                    values.get("beta_fast", float, 32.0),
+                    values.get("beta_slow", float, 1.0),
+                    original,
+                    values.get("truncate", bool, True),
+                )
+        raise self.refuse(key, f"unknown rope type `{kind}`; known are default, linear, llama3, yarn")
+
+
+def _yarn_attention_factor(factor: float, values: HFConfig) -> float:
+    def magnitude(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    if values.has("mscale") and values.has("mscale_all_dim"):
+        return magnitude(values.get("mscale", float)) / magnitude(values.get("mscale_all_dim", float))
+    return magnitude(1.0)

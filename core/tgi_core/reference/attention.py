@@ -1,0 +1,49 @@
+"""Attention over the paged cache, one row after the other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tgi_core.contract.kernels import AttentionBatch, AttentionSpec
+
+
+def paged_attention(q_THD: Tensor, cache_NP2KD: Tensor, batch: AttentionBatch, spec: AttentionSpec) -> Tensor:
+    """Causal attention of every row; see ``Kernels.attention``."""
+    output_THD = torch.empty_like(q_THD)
+    start = 0
+    for row, (q_len, kv_len) in enumerate(zip(batch.q_lens, batch.kv_lens, strict=True)):
+        keys_CKD, values_CKD, first = _gather_row(cache_NP2KD, batch, row, q_len, kv_len)
+        positions_Q = torch.arange(kv_len - q_len, kv_len, device=q_THD.device)
+        positions_C = torch.arange(first, kv_len, device=q_THD.device)
+        visible_QC = positions_C <= positions_Q[:, None]
+        if batch.window is not None:
+            visible_QC &= positions_C > positions_Q[:, None] - batch.window
+        output_THD[start : start + q_len] = _attend(
+            q_THD[start : start + q_len], keys_CKD, values_CKD, visible_QC, spec
+        )
+        start += q_len
+    return output_THD
+
+
+def _gather_row(
+    cache_NP2KD: Tensor, batch: AttentionBatch, row: int, q_len: int, kv_len: int
+) -> tuple[Tensor, Tensor, int]:
+    """Keys, values and first position of what the row can see; columns before its window are stale and left alone."""
+    first_visible = 0 if batch.window is None else max(0, kv_len - q_len - batch.window + 1)
+    first_block, end_block = first_visible // batch.block_size, -(-kv_len // batch.block_size)
+    blocks_M = batch.block_tables_BM[row, first_block:end_block]
+    first = first_block * batch.block_size
+    kv_C2KD = cache_NP2KD.index_select(0, blocks_M).flatten(0, 1)[: kv_len - first]
+    return kv_C2KD[:, 0], kv_C2KD[:, 1], first
+
+
+def _attend(q_QHD: Tensor, keys_CKD: Tensor, values_CKD: Tensor, visible_QC: Tensor, spec: AttentionSpec) -> Tensor:
+    groups = spec.num_heads // spec.num_kv_heads
+    keys_CHD = keys_CKD.repeat_interleave(groups, dim=1).float()
+    values_CHD = values_CKD.repeat_interleave(groups, dim=1).float()
+    scores_HQC = torch.einsum("qhd,chd->hqc", q_QHD.float(), keys_CHD) * spec.scale
+    if spec.soft_cap is not None:
+        scores_HQC = torch.tanh(scores_HQC / spec.soft_cap) * spec.soft_cap
+    scores_HQC = scores_HQC.masked_fill(~visible_QC, float("-inf"))
+    return torch.einsum("hqc,chd->qhd", scores_HQC.softmax(dim=-1), values_CHD).to(q_QHD.dtype)

@@ -1,0 +1,91 @@
+"""The reference kernels: every operation of the contract on any torch device, in any floating-point type."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.contract.kernels import (
+    AttentionBatch,
+    AttentionSpec,
+    Kernels,
+    PackedWeight,
+    PreparedAttention,
+    SampleInputs,
+)
+from tgi_core.reference import attention, norms, sampling
+from tgi_core.reference.rope import rope
+
+
+class ReferenceKernels(Kernels):
+    """Readable rather than fast. Derive from it and override what a device does better."""
+
+    def embedding(self, ids_T: Tensor, weight_VE: Tensor) -> Tensor:
+        return F.embedding(ids_T, weight_VE)
+
+    def pack_linear(self, weight_NK: Tensor) -> PackedWeight:
+        return weight_NK
+
+    def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
+        return F.linear(x_TK, weight, bias_N)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        return norms.rms_norm(x, weight, eps, offset)
+
+    def add_rms_norm(
+        self, x_TE: Tensor, residual_TE: Tensor, weight_E: Tensor, eps: float, offset: float
+    ) -> tuple[Tensor, Tensor]:
+        residual_TE = residual_TE + x_TE
+        return self.rms_norm(residual_TE, weight_E, eps, offset), residual_TE
+
+    def layer_norm(self, x_TE: Tensor, weight_E: Tensor, bias_E: Tensor | None, eps: float) -> Tensor:
+        return norms.layer_norm(x_TE, weight_E, bias_E, eps)
+
+    def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
+        return norms.activation_mul(x_T2F, activation)
+
+    def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+        return rope(x_THD, cos_TR, sin_TR)
+
+    def write_kv(self, kv_TKD: tuple[Tensor, Tensor], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:
+        cache_NP2KD.flatten(0, 1).index_copy_(0, slot_mapping_T, torch.stack(kv_TKD, dim=1))
+
+    def rope_write_kv(
+        self,
+        qkv_TX: Tensor,
+        spec: AttentionSpec,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache_NP2KD: Tensor,
+        slot_mapping_T: Tensor,
+    ) -> Tensor:
+        heads, kv_heads = spec.num_heads, spec.num_kv_heads
+        qkv_TXD = qkv_TX.view(len(qkv_TX), -1, spec.head_dim)
+        q_THD, k_TKD, v_TKD = qkv_TXD[:, :heads], qkv_TXD[:, heads:-kv_heads], qkv_TXD[:, -kv_heads:]
+        if rotary is not None:
+            q_THD, k_TKD = self.rope(q_THD, *rotary), self.rope(k_TKD, *rotary)
+        self.write_kv((k_TKD, v_TKD), cache_NP2KD, slot_mapping_T)
+        return q_THD
+
+    def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:  # noqa: ARG002
+        return batch
+
+    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
+        return attention.paged_attention(q_THD, cache_NP2KD, prepared, spec)
+
+    def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
+        bits_32 = torch.arange(32, dtype=torch.int32, device=masks_RW.device)
+        allowed_RV = ((masks_RW[..., None] >> bits_32) & 1).flatten(1)[:, : logits_BV.shape[-1]].bool()
+        masked_RV = logits_BV.index_select(0, rows_R).masked_fill(~allowed_RV, float("-inf"))
+        return logits_BV.index_copy(0, rows_R, masked_RV)
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+        return sampling.sample(logits_BV, inputs)
+
+    def copy_blocks(self, cache_NP2KD: Tensor, sources_R: Tensor, targets_R: Tensor) -> None:
+        cache_NP2KD.index_copy_(0, targets_R, cache_NP2KD.index_select(0, sources_R))
+
+    def advance_tables(self, tokens_SL: Tensor, lengths_S: Tensor, slots_B: Tensor, ids_B: Tensor) -> None:
+        positions_B = lengths_S.index_select(0, slots_B)
+        tokens_SL[slots_B, positions_B.long()] = ids_B.to(tokens_SL.dtype)
+        lengths_S.index_copy_(0, slots_B, positions_B + 1)

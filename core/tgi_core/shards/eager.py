@@ -1,0 +1,317 @@
+"""The shard for devices that take any shape: core's decoder over a backend's kernels, step by step."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgi_core.contract import (
+    Capabilities,
+    Device,
+    DeviceEvent,
+    DeviceState,
+    Kernels,
+    KVBudget,
+    KVGroup,
+    LateInputs,
+    LoadProgress,
+    MemoryLine,
+    ModelShard,
+    NewSlot,
+    ShardLimits,
+    ShardSpec,
+    StepPlan,
+    StepResult,
+    Ticket,
+)
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.models.decoder import Decoder, KVView, attention_specs
+from tgi_core.models.hf_config import HFConfig
+from tgi_core.models.loader import CheckpointSource, RandomSource, WeightSource, load_decoder_weights
+from tgi_core.models.rotary import rotary_table
+from tgi_core.models.spec import Architecture
+from tgi_core.plugins import Plugins
+from tgi_core.reference import ReferenceKernels
+from tgi_core.sampling.params import SamplingParams, Tier
+from tgi_core.shards.batch import make_batch, sample_inputs
+from tgi_core.shards.memory import size_kv_cache
+from tgi_core.shards.tables import apply_plan, make_state
+from tgi_core.shards.worker import InlineWorker, ThreadWorker, Worker
+from tgi_core.weights.checkpoint import Checkpoint
+
+_RESERVE_BYTES = 64 << 20
+"""Kept free beside weights, activations and cache: fragmentation, and what libraries take behind torch's back."""
+
+_HOST_WARM_UP_TOKENS = 256
+"""A step of this size is measured on the host, where a real one takes seconds; activations grow with the tokens."""
+
+
+class _Forward(NamedTuple):
+    """A computed forward: logits of the rows that sample (None without such rows) and their slots."""
+
+    logits_BV: Tensor | None
+    slots_B: Tensor
+
+
+class _Sampled(NamedTuple):
+    """Tokens on their way to the host; readable once the event has been waited for."""
+
+    ids_B: Tensor
+    logprobs_B: Tensor
+    event: DeviceEvent
+
+
+class _Ticket:
+    """A launched step."""
+
+    def __init__(self, plan: StepPlan, forward: Future[_Forward]) -> None:
+        self.plan = plan
+        self.forward = forward
+        self.sampled: Future[_Sampled] | None = None
+
+    @property
+    def step(self) -> int:
+        return self.plan.step
+
+
+class EagerShard(ModelShard):
+    """A decoder-only model on one torch device.
+
+    All state of requests lies in device tables by slot, so a step can be launched while the one before it still runs.
+
+    Args:
+        spec: what to build.
+        capabilities: of the device's backend.
+        device: where to run.
+        kernels: the backend's operations; what they cannot do for this model is bound to the reference.
+
+    Attributes:
+        notes: what a user should know, such as operations bound to the reference.
+
+    Raises:
+        StartupError: the model's configuration, its type or its dtype is not supported.
+    """
+
+    def __init__(self, spec: ShardSpec, capabilities: Capabilities, device: Device, kernels: Kernels) -> None:
+        self._spec = spec
+        self._capabilities = capabilities
+        self._device = device
+        self._kernels = kernels
+        if spec.dtype not in capabilities.dtypes:
+            raise StartupError(
+                f"The device does not compute in {spec.dtype}.",
+                f"Choose one of {', '.join(capabilities.dtypes)}.",
+                ExitCode.BACKEND,
+            )
+        self._dtype: torch.dtype = getattr(torch, spec.dtype)
+        config = HFConfig.read(spec.model_dir)
+        self._architecture = _find_architecture(config)
+        self._model = self._architecture.build(config)
+        if capabilities.head_dims and self._model.head_dim not in capabilities.head_dims:
+            raise StartupError(
+                f"The device's attention does not take heads of {self._model.head_dim} features.",
+                "Use another backend.",
+                ExitCode.BACKEND,
+            )
+        self.notes = list(kernels.notes)
+        self._attention_kernels = self._bind_attention()
+        self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
+        self._decoder: Decoder | None = None
+        self._state: DeviceState | None = None
+        self._rotary_tables: tuple[Tensor, ...] = ()
+        self._block_size = 0
+        self._weights_bytes = 0
+
+    def load(self, progress: LoadProgress) -> None:
+        self._worker.submit(partial(self._load, progress)).result()
+
+    def warm_up(self, limits: ShardLimits) -> KVBudget:
+        return self._worker.submit(partial(self._warm_up, limits)).result()
+
+    def launch(self, plan: StepPlan) -> Ticket:
+        return _Ticket(plan, self._worker.submit(partial(self._forward, plan)))
+
+    def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
+        assert isinstance(ticket, _Ticket)
+        ticket.sampled = self._worker.submit(partial(self._sample, ticket, late))
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        assert isinstance(ticket, _Ticket)
+        assert ticket.sampled is not None, "sample comes before collect"
+        sampled = ticket.sampled.result()
+        sampled.event.synchronize()
+        plan = ticket.plan
+        return StepResult(
+            step=plan.step,
+            slots=[slot for slot, samples in zip(plan.slots, plan.samples, strict=True) if samples],
+            epochs=[epoch for epoch, samples in zip(plan.epochs, plan.samples, strict=True) if samples],
+            token_ids=sampled.ids_B.tolist(),
+            logprobs=sampled.logprobs_B.tolist(),
+        )
+
+    def close(self) -> None:
+        self._worker.close()
+        self._decoder = None
+        self._state = None
+        self._rotary_tables = ()
+
+    def _bind_attention(self) -> list[Kernels]:
+        bound: list[Kernels] = []
+        for spec in attention_specs(self._model):
+            if self._kernels.supports("attention", spec):
+                bound.append(self._kernels)
+            else:
+                bound.append(ReferenceKernels())
+                self.notes.append(f"attention of {spec} runs on the slower reference kernel")
+        return bound
+
+    @torch.inference_mode()
+    def _load(self, progress: LoadProgress) -> None:
+        device = self._device.torch_device
+        source: WeightSource
+        if self._spec.load_format == "dummy":
+            source = RandomSource(self._dtype, device)
+        else:
+            checkpoint = Checkpoint.open(self._spec.model_dir)
+            source = CheckpointSource(checkpoint, self._architecture, self._dtype, device, progress)
+        weights = load_decoder_weights(self._model, self._architecture.names, source, self._kernels)
+        self._weights_bytes = weights.size_bytes
+        self._decoder = Decoder(self._model, weights, self._kernels, self._attention_kernels)
+
+    @torch.inference_mode()
+    def _warm_up(self, limits: ShardLimits) -> KVBudget:
+        if limits.block_size not in self._capabilities.block_sizes:
+            raise StartupError(
+                f"The device does not take KV blocks of {limits.block_size} tokens.",
+                f"Choose one of {', '.join(map(str, self._capabilities.block_sizes))}.",
+                ExitCode.BACKEND,
+            )
+        self._block_size = limits.block_size
+        activations_bytes = self._measure_activations(limits)
+        memory = [MemoryLine("weights", self._weights_bytes), MemoryLine("activations", activations_bytes)]
+        available_bytes = self._available_bytes(limits, activations_bytes)
+        sizes = size_kv_cache(self._kv_groups(), limits, self._model.max_positions, available_bytes, memory)
+        self._allocate(limits.max_slots, sizes.max_total_tokens, [budget.blocks for budget in sizes.groups])
+        memory.append(MemoryLine("kv cache", sizes.size_bytes))
+        return KVBudget(limits.block_size, sizes.groups, sizes.max_total_tokens, memory)
+
+    def _available_bytes(self, limits: ShardLimits, activations_bytes: int) -> int:
+        free_bytes = self._device.memory().free_bytes * limits.memory_fraction
+        return max(0, int((free_bytes - activations_bytes - _RESERVE_BYTES) * self._device.kv_cache_share))
+
+    def _measure_activations(self, limits: ShardLimits) -> int:
+        """Run the largest step over a cache of one block; returns the memory it took beyond what lasts, in bytes."""
+        num_tokens = limits.max_step_tokens
+        if not self._capabilities.asynchronous:
+            num_tokens = min(num_tokens, max(_HOST_WARM_UP_TOKENS, limits.max_slots))
+        num_rows = min(limits.max_slots, num_tokens)
+        q_lens = [1] * (num_rows - 1) + [num_tokens - num_rows + 1]
+        self._allocate(num_rows, num_tokens + 1, [1] * len(self._model.windows))
+        self._device.synchronize()
+        self._device.reset_peak()
+        before_bytes = self._device.memory().peak_bytes
+        params = SamplingParams(do_sample=True, repetition_penalty=2.0)
+        plan = StepPlan(
+            step=0,
+            slots=list(range(num_rows)),
+            epochs=[0] * num_rows,
+            q_lens=q_lens,
+            kv_lens=q_lens,
+            samples=[True] * num_rows,
+            num_decodes=num_rows - 1,
+            tier=Tier.FULL,
+            new_slots=[NewSlot(slot, [0] * q_len, q_len, params) for slot, q_len in enumerate(q_lens)],
+        )
+        self._sample_rows(plan, self._forward(plan), None)
+        self._device.synchronize()
+        measured_bytes = max(0, self._device.memory().peak_bytes - before_bytes)
+        return measured_bytes * limits.max_step_tokens // num_tokens
+
+    def _kv_groups(self) -> list[KVGroup]:
+        assert self._decoder is not None, "load comes before warm_up"
+        model, layers = self._model, self._decoder.group_of_layer
+        layer_bytes = self._block_size * 2 * model.num_kv_heads * model.head_dim * self._dtype.itemsize
+        return [
+            # Where windows are not supported their blocks are kept to the end; attention still looks back no further.
+            KVGroup(window if self._capabilities.sliding_window else None, layers.count(group) * layer_bytes)
+            for group, window in enumerate(model.windows)
+        ]
+
+    def _allocate(self, max_slots: int, max_total_tokens: int, blocks: list[int]) -> None:
+        """Make caches and tables; they replace those of a measurement."""
+        assert self._decoder is not None, "load comes before warm_up"
+        model = self._model
+        self._state = None
+        caches = [
+            # One block more than the scheduler knows of: the scratch block.
+            self._device.zeros(
+                (blocks[group] + 1, self._block_size, 2, model.num_kv_heads, model.head_dim), self._dtype
+            )
+            for group in self._decoder.group_of_layer
+        ]
+        blocks_per_slot = -(-max_total_tokens // self._block_size)
+        self._state = make_state(max_slots, max_total_tokens, blocks_per_slot, len(model.windows), caches)
+        device = self._device.torch_device
+        self._rotary_tables = tuple(rotary_table(rope, max_total_tokens, device) for rope in model.ropes)
+
+    @torch.inference_mode()
+    def _forward(self, plan: StepPlan) -> _Forward:
+        state, decoder = self._state, self._decoder
+        assert state is not None, "warm_up comes before launch"
+        assert decoder is not None
+        apply_plan(plan, state, decoder.group_of_layer, self._kernels)
+        batch = make_batch(plan, state, self._model.windows, self._block_size)
+        rotaries = []
+        for table, rope in zip(self._rotary_tables, self._model.ropes, strict=True):
+            cos_sin_T2R = table.index_select(0, batch.positions_T)
+            half = rope.rotary_dim // 2
+            rotaries.append((cos_sin_T2R[:, :half], cos_sin_T2R[:, half:]))
+        views = [
+            KVView(attention.slot_mapping_T, kernels.prepare_attention(attention, spec))
+            for attention, kernels, spec in zip(
+                batch.attention, self._attention_kernels, attention_specs(self._model), strict=True
+            )
+        ]
+        hidden_TE = decoder.hidden(batch.ids_T, rotaries, views, state.kv)
+        if not any(plan.samples):
+            return _Forward(None, batch.sample_slots_B)
+        if batch.sample_tokens_B is not None:
+            hidden_TE = hidden_TE.index_select(0, batch.sample_tokens_B)
+        return _Forward(decoder.logits(hidden_TE), batch.sample_slots_B)
+
+    def _sample(self, ticket: _Ticket, late: LateInputs | None) -> _Sampled:
+        return self._sample_rows(ticket.plan, ticket.forward.result(), late)
+
+    @torch.inference_mode()
+    def _sample_rows(self, plan: StepPlan, forward: _Forward, late: LateInputs | None) -> _Sampled:
+        state, logits_BV, slots_B = self._state, forward.logits_BV, forward.slots_B
+        assert state is not None
+        if logits_BV is None:
+            return _Sampled(torch.empty(0, dtype=torch.int64), torch.empty(0), self._device.record_event())
+        if late is not None and late.mask_rows:
+            device = logits_BV.device
+            rows_R = torch.tensor(late.mask_rows, device=device)
+            words = torch.frombuffer(bytearray(b"".join(late.masks)), dtype=torch.int32)
+            logits_BV = self._kernels.apply_bitmask(logits_BV, rows_R, words.view(len(rows_R), -1).to(device))
+        ids_B, logprobs_B = self._kernels.sample(logits_BV, sample_inputs(plan, state, slots_B))
+        self._kernels.advance_tables(state.tokens_SL, state.lengths_S, slots_B, ids_B)
+        return _Sampled(self._to_host(ids_B), self._to_host(logprobs_B), self._device.record_event())
+
+    def _to_host(self, tensor: Tensor) -> Tensor:
+        if not self._capabilities.asynchronous:
+            return tensor
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+
+def _find_architecture(config: HFConfig) -> Architecture:
+    model_type = config.get("model_type", str)
+    architectures = Plugins.discover().architectures()
+    if model_type not in architectures:
+        known = ", ".join(sorted(architectures))
+        raise config.refuse("model_type", f"no architecture of this type; known are {known}")
+    return architectures[model_type]

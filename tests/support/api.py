@@ -1,0 +1,302 @@
+"""An API server over an engine that says what a test wants it to say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from litestar.testing import TestClient
+from tokenizers import Tokenizer, processors
+
+from tests.support.text_tokenizers import BOS, EOS, byte_level_json, encode
+from tgi_api.app import create_app
+from tgi_api.state import AppState
+from tgi_core.config import ApiConfig, EngineConfig, EngineInfo, ModelConfig, ServerConfig
+from tgi_core.engine.client import EngineClient, TokenSink
+from tgi_core.engine.frames import EngineStats, Finish
+from tgi_core.errors import EngineUnavailableError, GenerationError, TemplateError
+from tgi_core.requests import ChatTemplate, TextTokenizer
+from tgi_core.sampling.params import SamplingParams
+
+MODEL_ID = "tests/tiny"
+BOS_ID, EOS_ID = 0, 1
+LOGPROB = -0.10000000149011612
+"""The float32 next to -0.1, as a float64."""
+
+TEMPLATE = (
+    "{% for message in messages %}{% if message.role == 'refuse' %}{{ raise_exception('no such role') }}{% endif %}"
+    "<{{ message.role }}>{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}"
+    "[{{ call.function.name }}({{ call.function.arguments.city }})]{% endfor %}"
+    "{{ '\n' }}{% endfor %}"
+    "{% if tools %}tools:{{ tools[0].function.name + '\n' }}{% endif %}{{ mood or '' }}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+INFO = EngineInfo(
+    max_input_tokens=100,
+    max_total_tokens=128,
+    max_step_tokens=64,
+    max_slots=8,
+    kv_tokens=4096,
+    block_size=16,
+    vocab_size=500,
+    dtype="float32",
+    device="Test Device",
+    load_seconds=0.0,
+    warm_up_seconds=0.0,
+    memory=[],
+)
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A byte-level ``tokenizer.json`` that puts BOS in front."""
+    tokenizer = Tokenizer.from_str(byte_level_json())
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
+    file = folder / "tokenizer.json"
+    tokenizer.save(str(file))
+    return file
+
+
+class Submitted(msgspec.Struct):
+    """A request as the engine got it."""
+
+    request_id: int
+    prompt: list[int]
+    max_new_tokens: int
+    sampling: SamplingParams
+    sink: TokenSink
+    ignore_eos: bool
+
+
+class FakeEngine(EngineClient):
+    """An engine client without an engine: every request gets the tokens of ``reply`` and then EOS, one a loop turn.
+
+    Attributes:
+        reply: token ids that every prompt is continued with.
+        logprob: of every token.
+        paused: requests wait for ``push`` instead.
+        fail_after: tokens after which a request fails; None for never.
+        submitted, cancelled, finished: what was asked of the engine.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, info: EngineInfo) -> None:
+        self.info = info
+        self.stats = EngineStats(queue_size=3, batch_size=2, batch_tokens=40, kv_blocks_used=5, kv_blocks=256)
+        self.on_step = None
+        self.trouble = ""
+        self.tokenizer = tokenizer
+        self.up = True
+        self.reply: Sequence[int] = ()
+        self.logprob = LOGPROB
+        self.paused = False
+        self.fail_after: int | None = None
+        self.submitted: list[Submitted] = []
+        self.cancelled: list[int] = []
+        self.finished: list[tuple[int, int]] = []
+        self._live: dict[int, TokenSink] = {}
+
+    @property
+    def is_up(self) -> bool:
+        return self.up
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._live)
+
+    def say(self, text: str) -> None:
+        """Continue every prompt with ``text``."""
+        self.reply = encode(self.tokenizer, text)
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        sampling: SamplingParams,
+        sink: TokenSink,
+        *,
+        ignore_eos: bool = False,
+    ) -> int:
+        if not self.up:
+            raise EngineUnavailableError(f"The model is not available: {self.trouble}")
+        request_id = len(self.submitted) + 1
+        self.submitted.append(Submitted(request_id, list(prompt), max_new_tokens, sampling, sink, ignore_eos))
+        self._live[request_id] = sink
+        if not self.paused:
+            sink.on_admitted(0.25, 7)
+            ids = [*self.reply, EOS_ID][:max_new_tokens]
+            self._schedule(request_id, ids, 0)
+        return request_id
+
+    def push(self, request_id: int, token_id: int, finish: Finish = Finish.NOT) -> None:
+        """Deliver one token by hand; on the server's event loop."""
+        sink = self._live.get(request_id)
+        if sink is not None:
+            if finish:
+                del self._live[request_id]
+            sink.on_token(token_id, self.logprob, finish)
+
+    def finish(self, request_id: int, num_tokens: int) -> None:
+        if self._live.pop(request_id, None) is not None:
+            self.finished.append((request_id, num_tokens))
+
+    def cancel(self, request_id: int) -> None:
+        if self._live.pop(request_id, None) is not None:
+            self.cancelled.append(request_id)
+
+    def engine_down(self, reason: str) -> None:
+        self.up, self.trouble = False, reason
+        sinks, self._live = self._live, {}
+        for sink in sinks.values():
+            sink.on_error(GenerationError(reason))
+
+    def close(self) -> None:
+        self.engine_down("the server is shutting down")
+
+    def _schedule(self, request_id: int, ids: list[int], index: int) -> None:
+        asyncio.get_running_loop().call_soon(self._step, request_id, ids, index)
+
+    def _step(self, request_id: int, ids: list[int], index: int) -> None:
+        if request_id not in self._live:
+            return
+        if index == self.fail_after:
+            self._live.pop(request_id).on_error(GenerationError("the device is on fire"))
+            return
+        last = index + 1 == len(ids)
+        finish = Finish.NOT
+        if last:
+            finish = Finish.EOS if ids[index] == EOS_ID else Finish.LENGTH
+        self.push(request_id, ids[index], finish)
+        if not last:
+            self._schedule(request_id, ids, index + 1)
+
+
+def make_state(
+    tokenizer: TextTokenizer,
+    *,
+    info: EngineInfo = INFO,
+    template: str | None = TEMPLATE,
+    **api: Any,
+) -> AppState:
+    """A server's state over a FakeEngine; ``api`` are settings of ApiConfig."""
+    config = ServerConfig(
+        model=ModelConfig(model_id=MODEL_ID, model_dir=Path("nowhere")),
+        engine=EngineConfig(backend="null", dtype="float32"),
+        api=ApiConfig(**api),
+    )
+    chat = (
+        TemplateError("the model has no chat template")
+        if template is None
+        else ChatTemplate(template, {"bos_token": BOS, "eos_token": EOS})
+    )
+    return AppState(config, FakeEngine(tokenizer, info), info, tokenizer, chat)
+
+
+class Api:
+    """A server without sockets.
+
+    Attributes:
+        state, engine: what stands behind the routes.
+        http: a client of the whole application.
+    """
+
+    def __init__(self, state: AppState, http: TestClient[Any]) -> None:
+        self.state = state
+        self.http = http
+        engine = state.client
+        assert isinstance(engine, FakeEngine)
+        self.engine = engine
+
+    def post(self, path: str, body: Any, **headers: str) -> Any:
+        """POST JSON; ``headers`` with underscores for dashes."""
+        return self.http.post(path, json=body, headers={key.replace("_", "-"): value for key, value in headers.items()})
+
+    def metric(self, name: str) -> float:
+        """The value of one sample of /metrics, such as ``tgi_request_failure{err="dropped"}``."""
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.startswith(name + " "):
+                return float(line.rpartition(" ")[2])
+        raise KeyError(name)
+
+
+@contextlib.contextmanager
+def open_api(state: AppState) -> Iterator[Api]:
+    """The application over ``state`` with a client."""
+    with TestClient(create_app(state), raise_server_exceptions=False) as http:
+        yield Api(state, http)
+
+
+def events(text: str) -> list[Any]:
+    """The data of a stream's events: parsed JSON, or the text of what is not JSON, such as [DONE]."""
+    found = []
+    for block in text.split("\n\n"):
+        if block.startswith(":") or not block:
+            continue
+        assert block.startswith("data: "), block
+        data = block.removeprefix("data: ")
+        found.append(data if data.startswith("[") else json.loads(data))
+    return found
+
+
+class LiveServer:
+    """The application on a real socket, in a thread with its own event loop.
+
+    Attributes:
+        port: where it listens.
+        loop: its event loop.
+    """
+
+    def __init__(self, state: AppState) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._server = uvicorn.Server(
+            uvicorn.Config(create_app(state), http="httptools", lifespan="off", log_config=None, access_log=False)
+        )
+        self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),))
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self._server.serve(sockets=[self._listener])
+
+    def __enter__(self) -> LiveServer:
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive()
+            threading.Event().wait(0.01)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listener.close()
+
+    def connect(self) -> socket.socket:
+        """A new connection."""
+        connection = socket.create_connection(("127.0.0.1", self.port))
+        connection.settimeout(10)
+        return connection
+
+    def post(self, path: str, body: Any) -> socket.socket:
+        """A new connection over which a POST was sent."""
+        content = json.dumps(body).encode()
+        lines = ("Host: x", "Content-Type: application/json", f"Content-Length: {len(content)}")
+        connection = self.connect()
+        connection.sendall("\r\n".join((f"POST {path} HTTP/1.1", *lines, "", "")).encode() + content)
+        return connection
+
+
+def wait_until(condition: Any, timeout_s: float = 5.0) -> None:
+    """Wait for ``condition()`` to hold."""
+    for _ in range(int(timeout_s / 0.01)):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("the condition did not come true in time")

@@ -1,0 +1,69 @@
+"""Shards for tests: any kernels on the CPU, watched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tgi_core.contract import Capabilities, Kernels, KVBudget, SampleInputs, ShardLimits, ShardSpec
+from tgi_core.reference import ReferenceKernels
+from tgi_core.shards import EagerShard
+from tgi_cpu.device import CpuDevice
+from tgi_cpu.kernels import CpuKernels
+
+
+class RecordsLogits(Kernels):
+    """Keeps the logits of every row that is sampled, by slot, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logits: dict[int, list[Tensor]] = {}
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+        for slot, row in zip(inputs.slots_B.tolist(), logits_BV, strict=True):
+            self.logits.setdefault(slot, []).append(row.clone())
+        return super().sample(logits_BV, inputs)
+
+
+class WatchedReference(RecordsLogits, ReferenceKernels):
+    """The reference kernels, watched."""
+
+
+class WatchedCpu(RecordsLogits, CpuKernels):
+    """The CPU backend's kernels, watched."""
+
+
+KERNELS: dict[str, Callable[[], WatchedReference | WatchedCpu]] = {"reference": WatchedReference, "cpu": WatchedCpu}
+
+
+def start_shard(
+    folder: Path,
+    kernels: Kernels,
+    *,
+    dtype: str = "float32",
+    load_format: str = "auto",
+    max_step_tokens: int = 64,
+    max_total_tokens: int | None = 128,
+    threads: int = 1,
+) -> tuple[EagerShard, KVBudget]:
+    """A loaded and warmed-up shard with six slots and its budget."""
+    capabilities = Capabilities(dtypes=(dtype,))
+    spec = ShardSpec(model_dir=folder, dtype=dtype, load_format=load_format, cpu_threads=threads)
+    shard = EagerShard(spec, capabilities, CpuDevice(), kernels)
+    shard.load(lambda loaded_bytes, total_bytes: None)
+    limits = ShardLimits(
+        max_slots=6,
+        max_step_tokens=max_step_tokens,
+        block_size=16,
+        max_total_tokens=max_total_tokens,
+        kv_cache_bytes=8 << 20,
+    )
+    return shard, shard.warm_up(limits)
+
+
+def same_bits(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors agree bit for bit."""
+    return first.shape == second.shape and first.dtype == second.dtype and torch.equal(first, second)
