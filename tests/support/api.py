@@ -258,7 +258,14 @@ class LiveServer:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._server = uvicorn.Server(
-            uvicorn.Config(create_app(state), http="httptools", lifespan="off", log_config=None, access_log=False)
+            uvicorn.Config(
+                create_app(state),
+                http="httptools",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=1,
+            )
         )
         self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),))
 

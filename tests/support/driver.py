@@ -94,9 +94,7 @@ class Driver:
             generation = generations[slot]
             if slot not in entered:
                 entered.add(slot)
-                new_slots.append(
-                    NewSlot(slot, generation.prompt, len(generation.prompt), generation.sampling)
-                )
+                new_slots.append(NewSlot(slot, generation.prompt, len(generation.prompt), generation.sampling))
             appended += self._extend(slot, generation, generation.computed + q_len)
         samples = []
         for slot, q_len in rows:

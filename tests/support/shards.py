@@ -15,7 +15,7 @@ from tgi_cpu.device import CpuDevice
 from tgi_cpu.kernels import CpuKernels
 
 
-class RecordsLogits(Kernels):
+class RecordsLogits(ReferenceKernels):
     """Keeps the logits of every row that is sampled, by slot, in order."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class RecordsLogits(Kernels):
         return super().sample(logits_BV, inputs)
 
 
-class WatchedReference(RecordsLogits, ReferenceKernels):
+class WatchedReference(RecordsLogits):
     """The reference kernels, watched."""
 
 
@@ -47,19 +47,20 @@ def start_shard(
     load_format: str = "auto",
     max_step_tokens: int = 64,
     max_total_tokens: int | None = 128,
+    max_slots: int = 6,
     threads: int = 1,
 ) -> tuple[EagerShard, KVBudget]:
-    """A loaded and warmed-up shard with six slots and its budget."""
+    """A loaded and warmed-up shard and its budget."""
     capabilities = Capabilities(dtypes=(dtype,))
     spec = ShardSpec(model_dir=folder, dtype=dtype, load_format=load_format, cpu_threads=threads)
     shard = EagerShard(spec, capabilities, CpuDevice(), kernels)
     shard.load(lambda loaded_bytes, total_bytes: None)
     limits = ShardLimits(
-        max_slots=6,
+        max_slots=max_slots,
         max_step_tokens=max_step_tokens,
         block_size=16,
         max_total_tokens=max_total_tokens,
-        kv_cache_bytes=8 << 20,
+        kv_cache_bytes=64 << 20,
     )
     return shard, shard.warm_up(limits)
 

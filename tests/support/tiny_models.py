@@ -51,7 +51,12 @@ _GEMMA3_ROPES = {
 
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "llama": {"model_type": "llama", "num_key_value_heads": 4},
-    "llama-gqa-bias": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "rope_parameters": _LLAMA3_ROPE},
+    "llama-gqa-bias": {
+        "model_type": "llama",
+        "attention_bias": True,
+        "mlp_bias": True,
+        "rope_parameters": _LLAMA3_ROPE,
+    },
     "llama-linear": {"model_type": "llama", "tie_word_embeddings": True, "rope_parameters": _LINEAR_ROPE},
     "llama-yarn": {"model_type": "llama", "rope_parameters": _YARN_ROPE},
     "mistral": {"model_type": "mistral", "sliding_window": None},
@@ -59,7 +64,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2},
     "qwen3": {"model_type": "qwen3", "tie_word_embeddings": True},
     "gemma": {"model_type": "gemma", "num_key_value_heads": 1, "initializer_range": 0.4},
-    "gemma2": {"model_type": "gemma2", "sliding_window": 20, "query_pre_attn_scalar": 24, "attn_logit_softcapping": 5.0},
+    "gemma2": {
+        "model_type": "gemma2",
+        "sliding_window": 20,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 5.0,
+    },
     "gemma3_text": {
         "model_type": "gemma3_text",
         "initializer_range": 0.15,
@@ -83,11 +93,11 @@ class Reference(NamedTuple):
     logits: list[torch.Tensor]
 
 
-def make_model(name: str, folder: Path) -> PreTrainedModel:
+def make_model(variant: str, folder: Path) -> PreTrainedModel:
     """Make a variant in float32 and save it into ``folder``."""
-    values = {**_SIZES, **CONFIGS[name]}
+    values = {**_SIZES, **CONFIGS[variant]}
     config = AutoConfig.for_model(values.pop("model_type"), **values)
-    torch.manual_seed(_SEEDS.get(name, 0))
+    torch.manual_seed(_SEEDS.get(variant, 0))
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     # from_config leaves biases at 0 and norms at 1, where a loader's mistake would not show.
     for name, parameter in model.named_parameters():

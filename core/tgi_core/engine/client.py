@@ -151,7 +151,8 @@ class EngineClient:
     def _send(self, command: Command) -> None:
         if self._socket is not None:
             # The queue to the engine is unbounded (SNDHWM 0), so this cannot block; admission bounds what is in it.
-            zmq.Socket.send(self._socket, encode(command), zmq.NOBLOCK)
+            # It must be the asynchronous socket's send: it wakes the receiver, whose edge any send may have taken.
+            self._socket.send(encode(command), zmq.NOBLOCK)
 
     async def _receive(self, socket: zmq.asyncio.Socket) -> None:
         while True:

@@ -177,7 +177,7 @@ def choose_max_input_tokens(
         return longest
     if asked > longest:
         raise StartupError(
-            f"`max_input_tokens` is {asked}, but prompts of this model and configuration have at most {longest} tokens.",
+            f"`max_input_tokens` is {asked}, but prompts here have at most {longest} tokens.",
             f"Use --max-input-tokens {longest} or less, or raise --max-total-tokens.",
             ExitCode.USAGE,
         )

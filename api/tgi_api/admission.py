@@ -1,0 +1,60 @@
+"""Admission: how many generations may be in the server at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tgi_core.errors import EngineUnavailableError, OverloadedError
+
+
+class Permits:
+    """A counter that is tried and never waited for: beyond the limit a request is told at once.
+
+    Args:
+        limit: generations that may be in the server.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def taken(self) -> int:
+        """Generations in the server."""
+        return self._taken
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server drains."""
+        return self._closed
+
+    def take(self, count: int = 1) -> None:
+        """Take ``count`` permits or none.
+
+        Raises:
+            OverloadedError: fewer than ``count`` are free.
+            EngineUnavailableError: the server drains.
+        """
+        if self._closed:
+            raise EngineUnavailableError("The server is shutting down")
+        if self._taken + count > self._limit:
+            raise OverloadedError
+        self._taken += count
+        self._idle.clear()
+
+    def release(self, count: int = 1) -> None:
+        """Give ``count`` permits back."""
+        self._taken -= count
+        if self._taken == 0:
+            self._idle.set()
+
+    def close(self) -> None:
+        """Refuse every further request."""
+        self._closed = True
+
+    async def idle(self) -> None:
+        """Wait until no permit is taken."""
+        await self._idle.wait()

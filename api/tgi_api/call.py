@@ -1,0 +1,119 @@
+"""One HTTP request that generates: its permits, its generations, and what is counted about it."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from tgi_api.metrics import RequestTimings
+from tgi_api.output import Output, Prompt
+from tgi_api.sse import EventBuffer, EventStream
+from tgi_api.state import AppState
+from tgi_core.errors import RequestError
+from tgi_core.requests import GenerationOptions, fit_prompt
+
+
+class Call:
+    """A context around a handler. Leaving it ends everything, unless a stream took over; then the stream's end does.
+
+    Whatever way a call ends, its running generations are cancelled, its permits are given back and each generation
+    is counted once: as a success, as a failure by its cause, or as dropped by the client.
+
+    Attributes:
+        arrived_at: seconds of ``time.monotonic``.
+    """
+
+    def __init__(self, server: AppState) -> None:
+        self.arrived_at = time.monotonic()
+        self._server = server
+        self._outputs: list[Output] = []
+        self._permits = 0
+        self._is_streamed = False
+        self._is_closed = False
+        server.metrics.request_count.inc()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, RequestError) and not self._outputs:
+            self._server.metrics.request_failure.inc(value=error.metric)
+        if not self._is_streamed:
+            self.close()
+
+    def admit(self, num_prompts: int = 1) -> None:
+        """Take a permit for each prompt.
+
+        Raises:
+            OverloadedError: not enough are free.
+            EngineUnavailableError: the server drains.
+        """
+        self._server.permits.take(num_prompts)
+        self._permits = num_prompts
+        self._server.metrics.request_count.inc(num_prompts - 1)
+
+    async def prepare(self, text: str, options: GenerationOptions, *, add_special_tokens: bool) -> Prompt:
+        """Tokenize ``text`` and make it fit.
+
+        Raises:
+            ValidationError: it is too long, or not Unicode.
+        """
+        server = self._server
+        ids = await server.tokenizer.encode(text, add_special_tokens)
+        prefix_ids = server.tokenizer.prefix_ids if add_special_tokens else ()
+        token_ids, max_new_tokens = fit_prompt(ids, options, server.limits, prefix_ids)
+        return Prompt(text, token_ids, max_new_tokens, options)
+
+    def start(self, output: Output) -> None:
+        """Send a generation to the engine.
+
+        Raises:
+            EngineUnavailableError: no engine is up.
+        """
+        prompt = output.prompt
+        output.generation.submit(self._server.client, prompt.token_ids, prompt.max_new_tokens, prompt.options)
+        self._outputs.append(output)
+        self._server.metrics.observe_submitted(
+            len(prompt.token_ids), prompt.max_new_tokens, output.generation.submitted_at - self.arrived_at
+        )
+
+    def stream(self, buffer: EventBuffer, headers: dict[str, str]) -> EventStream:
+        """The response that sends ``buffer`` and closes this call at its end."""
+        self._is_streamed = True
+        return EventStream(buffer, self.close, headers)
+
+    def close(self) -> None:
+        """End the call; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for output in self._outputs:
+            self._account(output)
+        self._server.permits.release(self._permits)
+
+    def timings(self, output: Output) -> RequestTimings:
+        """What a finished generation took."""
+        generation = output.generation
+        return RequestTimings(
+            total_s=generation.ended_at - self.arrived_at,
+            validation_s=generation.submitted_at - self.arrived_at,
+            queue_s=generation.queue_seconds,
+            inference_s=max(0.0, generation.ended_at - generation.submitted_at - generation.queue_seconds),
+            first_token_s=generation.first_token_at - self.arrived_at,
+            input_tokens=len(output.prompt.token_ids),
+            generated_tokens=generation.num_tokens,
+            cached_tokens=generation.cached_tokens,
+        )
+
+    def _account(self, output: Output) -> None:
+        metrics = self._server.metrics
+        if output.reason is not None:
+            metrics.observe_success(self.timings(output))
+        elif output.error is not None:
+            metrics.request_failure.inc(value=output.error.metric)
+        else:
+            output.generation.cancel()
+            metrics.request_failure.inc(value="dropped")

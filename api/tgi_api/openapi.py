@@ -1,0 +1,127 @@
+"""The OpenAPI document, built from the route handlers and from msgspec's own JSON Schemas.
+
+litestar's generator loses bounds that are 0 and cannot see a body that the handler decodes, so it is switched off.
+Every handler carries an ``Operation`` under ``OPERATION`` in its ``opt``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from litestar import get
+from litestar.handlers import HTTPRouteHandler
+from litestar.response.base import ASGIResponse
+
+from tgi_api.schemas.error import ErrorResponse
+
+OPERATION = "operation"
+
+_ERROR_TEXTS = {
+    400: "The body is not JSON",
+    401: "The API key is missing or wrong",
+    413: "The body is too large",
+    415: "The content type is not JSON",
+    422: "The request is not valid",
+    424: "The engine failed while it generated",
+    429: "The concurrency limit is reached",
+    500: "Internal error",
+    503: "The model is not available",
+}
+BODY_ERRORS = (400, 413, 415, 422)
+GENERATION_ERRORS = (*BODY_ERRORS, 424, 429, 500, 503)
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """What the document says about a route.
+
+    Attributes:
+        summary: one line.
+        tag: its group.
+        body: type of the JSON body.
+        reply: type of the JSON reply.
+        event: type of one event's data, for a route that streams.
+        text: description of a reply that is not JSON.
+        errors: statuses of the error replies.
+        is_protected: whether it asks for the API key, when the server has one.
+    """
+
+    summary: str
+    tag: str
+    body: Any = None
+    reply: Any = None
+    event: Any = None
+    text: str = ""
+    errors: tuple[int, ...] = ()
+    is_protected: bool = True
+
+
+def build_document(handlers: Sequence[HTTPRouteHandler], version: str) -> bytes:
+    """The document of ``handlers`` as JSON."""
+    operations: list[Operation] = [handler.opt[OPERATION] for handler in handlers]
+    types = [kind for operation in operations for kind in (operation.body, operation.reply, operation.event) if kind]
+    types = list(dict.fromkeys((*types, ErrorResponse)))
+    refs, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(types, refs, strict=True))
+
+    paths: dict[str, dict[str, Any]] = {}
+    for handler, operation in zip(handlers, operations, strict=True):
+        for path in sorted(handler.paths):
+            for method in sorted(handler.http_methods):
+                name = "_".join(re.findall(r"\w+", f"{method.lower()} {path}"))
+                paths.setdefault(path, {})[method.lower()] = {"operationId": name, **_describe(operation, schemas)}
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "tgi-serve",
+                "description": "Text Generation Inference's HTTP API and OpenAI's.",
+                "license": {"name": "Apache 2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
+                "version": version,
+            },
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {"api_key": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+    )
+
+
+def document_route(document: bytes) -> HTTPRouteHandler:
+    """The handler that serves the document."""
+
+    @get("/api-doc/openapi.json", sync_to_thread=False)
+    def openapi_document() -> ASGIResponse:
+        return ASGIResponse(body=document, media_type="application/json")
+
+    return openapi_document
+
+
+def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if operation.reply:
+        content["application/json"] = {"schema": schemas[operation.reply]}
+    if operation.event:
+        content["text/event-stream"] = {"schema": schemas[operation.event]}
+    ok: dict[str, Any] = {"description": operation.text or "Success"}
+    if content:
+        ok["content"] = content
+    responses: dict[str, Any] = {"200": ok}
+    for status in (*operation.errors, *((401,) if operation.is_protected else ())):
+        responses[str(status)] = {
+            "description": _ERROR_TEXTS[status],
+            "content": {"application/json": {"schema": schemas[ErrorResponse]}},
+        }
+    entry: dict[str, Any] = {"summary": operation.summary, "tags": [operation.tag], "responses": responses}
+    if operation.body:
+        entry["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schemas[operation.body]}},
+        }
+    if operation.is_protected:
+        # The empty alternative: a server without a key asks for none.
+        entry["security"] = [{"api_key": []}, {}]
+    return entry

@@ -1,0 +1,163 @@
+"""Bodies and replies of /v1/chat/completions and /chat_tokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tgi_api.schemas.generate import bounds
+from tgi_api.schemas.openai import FinishReason, OpenAIRequest, Usage
+from tgi_core.requests.tokenizer import TokenSpan
+
+
+class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """Text in a message."""
+
+    text: str
+
+
+class ImageUrl(msgspec.Struct, frozen=True):
+    """Where an image is."""
+
+    url: str
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
+    """An image in a message; models without vision see it as Markdown text."""
+
+    image_url: ImageUrl
+
+
+class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call of a function: its arguments are JSON, as text or as an object."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call that an assistant message asked for."""
+
+    function: FunctionCall
+    id: str | None = None
+    type: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message of the conversation."""
+
+    role: Annotated[str, bounds("Who speaks", examples=["user"])]
+    content: str | list[TextPart | ImagePart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChatRequest(OpenAIRequest, frozen=True, kw_only=True):
+    """A conversation to continue."""
+
+    messages: list[Message]
+    logprobs: Annotated[bool | None, Meta(description="Return the log-probability of each token")] = None
+    top_logprobs: Annotated[int | None, bounds("Most likely tokens to return at each position", minimum=0)] = None
+    response_format: Annotated[dict[str, Any] | None, Meta(description="A constraint on the output")] = None
+    tools: Annotated[list[dict[str, Any]] | None, Meta(description="Functions that the model may call")] = None
+    tool_choice: Annotated[str | dict[str, Any] | None, Meta(description='"auto", "none" or a tool')] = None
+    continue_final_message: Annotated[
+        bool | None, Meta(description="Go on with the last message; by default when it is the assistant's")
+    ] = None
+    add_generation_prompt: Annotated[bool | None, Meta(description="Begin the assistant's turn; true by default")] = (
+        None
+    )
+    documents: Annotated[list[dict[str, Any]] | None, Meta(description="Documents for the chat template")] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, Meta(description="More variables for the chat template")] = (
+        None
+    )
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One of the most likely tokens at a position."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """The log-probability of a generated token; ``bytes`` is its text in UTF-8."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """One entry for each generated token."""
+
+    content: list[TokenLogprob]
+
+
+class AssistantMessage(msgspec.Struct, frozen=True):
+    """The answer."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One answer."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """The result of a chat."""
+
+    object: Literal["chat.completion"]
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of the answer; the first one has the role."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    """A piece of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletionChunk(msgspec.Struct, frozen=True):
+    """One event of a streamed chat. Usage comes, when asked for, in a last chunk without choices."""
+
+    object: Literal["chat.completion.chunk"]
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None
+
+
+class ChatTokenizeResponse(msgspec.Struct, frozen=True):
+    """The rendered conversation and its tokens."""
+
+    tokenize_response: list[TokenSpan]
+    templated_text: str

@@ -1,0 +1,132 @@
+"""Bodies and replies of TGI's own generate routes.
+
+Bounds stand in the schema only: the checks themselves are the core's, which gives TGI's messages in TGI's order.
+An explicit null means "not given" for every optional field.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tgi_core import requests
+
+UINT64_MAX = 2**64 - 1
+
+
+def bounds(description: str, **keywords: Any) -> Meta:
+    """A description with JSON Schema bounds that are documented here and enforced by the core."""
+    return Meta(description=description, extra_json_schema=keywords)
+
+
+class GenerateParameters(requests.GenerateParameters, frozen=True, kw_only=True):
+    """How to generate. An explicit null means "not given"."""
+
+    best_of: Annotated[int | None, bounds("Generate this many and return the most likely one", minimum=1)] = None
+    temperature: Annotated[float | None, bounds("Divides the logits", exclusiveMinimum=0, examples=[0.5])] = None
+    repetition_penalty: Annotated[
+        float | None, bounds("Makes tokens of prompt and output less likely; 1 is off", exclusiveMinimum=0)
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, bounds("Penalty by how often a token has occurred; 0 is off", minimum=-2, maximum=2)
+    ] = None
+    top_k: Annotated[int | None, bounds("Keep the k most likely tokens; 0 and -1 are off", minimum=-1)] = None
+    top_p: Annotated[
+        float | None,
+        bounds("Keep the most likely tokens with this probability mass; 1 is off", exclusiveMinimum=0, maximum=1),
+    ] = None
+    typical_p: Annotated[
+        float | None, bounds("Locally typical sampling with this mass; 1 is off", exclusiveMinimum=0, maximum=1)
+    ] = None
+    do_sample: Annotated[
+        bool | None, Meta(description="Sample; false is greedy unless another parameter implies sampling")
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, bounds("Most tokens to generate; the rest of the context when left out", minimum=1)
+    ] = None
+    return_full_text: Annotated[bool | None, Meta(description="Put the prompt in front of generated_text")] = None
+    stop: Annotated[
+        list[str] | str | None, Meta(description="Texts that end the generation; they stay in the text")
+    ] = None
+    truncate: Annotated[int | None, bounds("Keep this many tokens from the end of the prompt", minimum=1)] = None
+    watermark: Annotated[bool | None, Meta(description="Watermark the output")] = None
+    details: Annotated[bool | None, Meta(description="Return the tokens and why generation ended")] = None
+    decoder_input_details: Annotated[bool | None, Meta(description="Return the tokens of the prompt")] = None
+    seed: Annotated[int | None, bounds("Seed of the sampling", minimum=0, maximum=UINT64_MAX)] = None
+    top_n_tokens: Annotated[int | None, bounds("Most likely tokens to return at each position", minimum=0)] = None
+    grammar: Annotated[dict[str, Any] | None, Meta(description="A constraint on the output")] = None
+    adapter_id: Annotated[str | None, Meta(description="The adapter to use")] = None
+    ignore_eos: Annotated[bool | None, Meta(description="The end-of-sequence token does not end the text")] = None
+
+
+class GenerateRequest(msgspec.Struct, frozen=True):
+    """A prompt to continue."""
+
+    inputs: Annotated[str, bounds("The prompt", examples=["My name is Olivier and I"], minLength=1)]
+    parameters: Annotated[
+        GenerateParameters | None,
+        Meta(description="Left out altogether the request samples; an empty object is greedy, as in TGI"),
+    ] = None
+
+
+class CompatGenerateRequest(GenerateRequest, frozen=True):
+    """A prompt to continue, plain or streamed."""
+
+    stream: Annotated[bool | None, Meta(description="Answer with server-sent events")] = None
+
+
+FinishReason = Annotated[str, Meta(extra_json_schema={"enum": ["length", "eos_token", "stop_sequence"]})]
+
+
+class PrefillToken(msgspec.Struct, frozen=True):
+    """A token of the prompt; the first has no log-probability."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+class Token(msgspec.Struct, frozen=True):
+    """A generated token; a log-probability that is not finite is null."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool
+
+
+class Details(msgspec.Struct, frozen=True):
+    """How a generation went; seed is null when it was greedy."""
+
+    finish_reason: FinishReason
+    generated_tokens: int
+    seed: int | None
+    prefill: list[PrefillToken]
+    tokens: list[Token]
+
+
+class GenerateResponse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result; details only when asked for."""
+
+    generated_text: str
+    details: Details | None = None
+
+
+class StreamDetails(msgspec.Struct, frozen=True):
+    """How a streamed generation went, in its last event."""
+
+    finish_reason: FinishReason
+    generated_tokens: int
+    seed: int | None
+    input_length: int
+
+
+class StreamResponse(msgspec.Struct, frozen=True):
+    """One event: one token. The last one has the whole text, and details when asked for."""
+
+    index: int
+    token: Token
+    generated_text: str | None
+    details: StreamDetails | None

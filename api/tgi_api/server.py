@@ -1,0 +1,215 @@
+"""The API process: builds what it can at once, listens when the first engine is up, drains when told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+
+import uvicorn
+
+from tgi_api.app import create_app
+from tgi_api.state import AppState
+from tgi_core.config import EngineInfo, ServerConfig
+from tgi_core.engine.client import EngineClient
+from tgi_core.engine.control import (
+    ApiReady,
+    Control,
+    EngineDown,
+    EngineRecovered,
+    EngineSuspect,
+    EngineUp,
+    Refused,
+    Shutdown,
+    receive_control,
+    send_control,
+)
+from tgi_core.errors import StartupError, TemplateError
+from tgi_core.logs import configure_logging
+from tgi_core.model_folder import DEFAULT_TEMPLATE, ModelFolder
+from tgi_core.requests import ChatTemplate, TextTokenizer
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_TIMEOUT_S = 5
+"""For the last bytes of replies, once no generation runs any more."""
+
+_IDLE_CONNECTION_S = 75
+"""Longer than the idle time of common proxies, so that they close a connection before the server does."""
+
+
+def run_api(config: ServerConfig, listener: socket.socket, control: Connection) -> None:
+    """The API process's entry point; returns when the server has shut down.
+
+    Args:
+        config: the server's configuration.
+        listener: a bound socket that does not listen yet, so that connections are refused until an engine is up.
+        control: pipe to the supervisor.
+    """
+    # A terminal sends it to the whole process group; the supervisor decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    configure_logging(json_output=config.api.json_output, level=config.api.log_level)
+    try:
+        folder = ModelFolder(
+            config.model.model_dir,
+            tokenizer_config_path=config.model.tokenizer_config_path,
+            chat_template=config.model.chat_template,
+        )
+        tokenizer = TextTokenizer(folder.tokenizer_file, workers=config.api.validation_workers)
+        template = load_template(folder)
+    except StartupError as error:
+        send_control(control, Refused(error.cause, error.fix, error.exit_code))
+        sys.exit(error.exit_code)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(ApiProcess(config, tokenizer, template, listener, control).run())
+
+
+def load_template(folder: ModelFolder) -> ChatTemplate | TemplateError:
+    """The model's chat template, or what to tell who wants to chat: everything else works without one.
+
+    Raises:
+        StartupError: a file of the folder is malformed.
+    """
+    source = folder.chat_templates.get(DEFAULT_TEMPLATE)
+    if source is None:
+        return TemplateError("the model has no chat template; give one with --chat-template")
+    try:
+        return ChatTemplate(source, folder.special_tokens)
+    except TemplateError as error:
+        logger.warning("Chat is not available. %s", error)
+        return error
+
+
+class ApiProcess:
+    """The life of an API process on its event loop."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        tokenizer: TextTokenizer,
+        template: ChatTemplate | TemplateError,
+        listener: socket.socket,
+        control: Connection,
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._template = template
+        self._listener = listener
+        self._control = control
+        self._client = EngineClient()
+
+    async def run(self) -> None:
+        """Follow the supervisor's messages until it says Shutdown, or is gone."""
+        loop = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Control | None] = asyncio.Queue()
+        loop.add_reader(self._control.fileno(), self._read_control, inbox)
+        # A service manager may signal every process of the group; it means the same as Shutdown.
+        loop.add_signal_handler(signal.SIGTERM, inbox.put_nowait, Shutdown())
+        try:
+            info = await self._first_engine(inbox)
+            if info is not None:
+                await self._serve(inbox, AppState(self._config, self._client, info, self._tokenizer, self._template))
+        finally:
+            loop.remove_reader(self._control.fileno())
+            self._client.close()
+            self._tokenizer.close()
+
+    def _read_control(self, inbox: asyncio.Queue[Control | None]) -> None:
+        try:
+            while self._control.poll():
+                inbox.put_nowait(receive_control(self._control))
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            inbox.put_nowait(None)
+
+    async def _first_engine(self, inbox: asyncio.Queue[Control | None]) -> EngineInfo | None:
+        while True:
+            message = await inbox.get()
+            if message is None or isinstance(message, Shutdown):
+                return None
+            if isinstance(message, EngineUp):
+                self._client.engine_up(message.address, message.info)
+                return message.info
+
+    async def _serve(self, inbox: asyncio.Queue[Control | None], state: AppState) -> None:
+        server = _Server(
+            uvicorn.Config(
+                create_app(state),
+                http="httptools",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_IDLE_CONNECTION_S,
+                timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+            ),
+            on_listening=self._on_listening,
+        )
+        serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+        following = asyncio.create_task(self._follow(inbox, state))
+        await asyncio.wait({serving, following}, return_when=asyncio.FIRST_COMPLETED)
+        following.cancel()
+        server.should_exit = True
+        await serving
+
+    def _on_listening(self) -> None:
+        # Everything made so far lives as long as the process; the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        send_control(self._control, ApiReady())
+
+    async def _follow(self, inbox: asyncio.Queue[Control | None], state: AppState) -> None:
+        """Keep the client's view of the engine true; returns when the server has to close."""
+        draining: asyncio.Task[None] | None = None
+        while (message := await inbox.get()) is not None:
+            match message:
+                case EngineUp(address, info):
+                    self._client.engine_up(address, info)
+                case EngineSuspect(reason):
+                    self._client.engine_suspect(reason)
+                case EngineRecovered():
+                    self._client.engine_recovered()
+                case EngineDown(reason):
+                    self._client.engine_down(reason)
+                case Shutdown() if draining is None:
+                    draining = asyncio.create_task(self._drain(inbox, state))
+
+    async def _drain(self, inbox: asyncio.Queue[Control | None], state: AppState) -> None:
+        """Refuse new requests and wait for the running ones; after the time allowed they fail."""
+        state.permits.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(state.permits.idle(), self._config.api.graceful_termination_timeout_s)
+        self._client.close()
+        inbox.put_nowait(None)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, and with a call when it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._on_listening()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,46 @@
+"""Chunks of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from tgi_api.logprobs import chat_logprob
+from tgi_api.output import Output, Prompt
+from tgi_api.schemas.chat import ChatLogprobs
+from tgi_api.streams.openai import CHUNK_END, OpenAIStream, encode
+from tgi_core.errors import RequestError
+from tgi_core.requests import FinishReason, TextTokenizer
+
+_FIRST_DELTA = b'{"index":0,"delta":{"role":"assistant","content":'
+_DELTA = b'{"index":0,"delta":{"content":'
+_NO_LOGPROBS = b'},"logprobs":null,"finish_reason":null}' + CHUNK_END
+
+
+class ChatStream(Output):
+    """One chunk for each token with text, then one with the finish reason."""
+
+    __slots__ = ("_buffer", "_logprobs", "_start", "_stream")
+
+    def __init__(self, prompt: Prompt, tokenizer: TextTokenizer, stream: OpenAIStream, *, logprobs: bool) -> None:
+        super().__init__(prompt, tokenizer, include_stop=False)
+        self._stream = stream
+        self._buffer = stream.buffer
+        self._logprobs = logprobs
+        self._start = stream.chunk_start + _FIRST_DELTA
+
+    def on_token(self, token_id: int, text: str, logprob: float, special: bool) -> None:  # noqa: ARG002  # OpenAI sends no ids
+        if self._logprobs:
+            entry = encode(ChatLogprobs([chat_logprob(text, logprob)]))
+            self._push(text, special, b'},"logprobs":' + entry + b',"finish_reason":null}' + CHUNK_END)
+        elif text and not special:
+            self._push(text, special, _NO_LOGPROBS)
+
+    def finished(self, reason: FinishReason) -> None:
+        # The empty content is TGI's; clients that print every delta's content count on a string.
+        self._push("", False, b'},"logprobs":null,"finish_reason":"' + reason.openai.encode() + b'"}' + CHUNK_END)
+        self._stream.finish_one(len(self.prompt.token_ids), self.generation.num_tokens)
+
+    def failed(self, error: RequestError) -> None:
+        self._stream.fail(error)
+
+    def _push(self, text: str, special: bool, end: bytes) -> None:
+        self._buffer.push(self._start + (b'""' if special else encode(text)) + end)
+        self._start = self._stream.chunk_start + _DELTA

@@ -1,0 +1,77 @@
+"""The concurrency limit: tried without waiting, and given back on every path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.api import Api, make_state, open_api
+from tgi_api.admission import Permits
+from tgi_core.errors import EngineUnavailableError, OverloadedError
+from tgi_core.requests import TextTokenizer
+
+
+@pytest.fixture
+def narrow(tokenizer: TextTokenizer) -> Iterator[Api]:
+    """A server with two places."""
+    with open_api(make_state(tokenizer, max_concurrent_requests=2)) as api:
+        api.engine.say(" fox")
+        yield api
+
+
+def test_a_full_server_answers_429_at_once(narrow: Api) -> None:
+    narrow.state.permits.take(2)
+    reply = narrow.post("/generate", {"inputs": "x"})
+    assert reply.status_code == 429
+    assert reply.json() == {"error": "Model is overloaded", "error_type": "overloaded"}
+    assert int(reply.headers["retry-after"]) > 0
+    assert narrow.metric('tgi_request_failure{err="overloaded"}') == 1
+    narrow.state.permits.release(2)
+    assert narrow.post("/generate", {"inputs": "x"}).status_code == 200
+
+
+def test_a_streamed_request_is_refused_the_same_way(narrow: Api) -> None:
+    narrow.state.permits.take(2)
+    reply = narrow.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "stream": True})
+    assert reply.status_code == 429
+
+
+def test_each_prompt_takes_a_place(narrow: Api) -> None:
+    assert narrow.post("/v1/completions", {"prompt": ["a", "b"]}).status_code == 200
+    assert narrow.post("/v1/completions", {"prompt": ["a", "b", "c"]}).status_code == 429
+    assert narrow.state.permits.taken == 0
+
+
+def test_health_does_not_depend_on_the_load(narrow: Api) -> None:
+    narrow.state.permits.take(2)
+    assert narrow.http.get("/health").status_code == 200
+
+
+def test_a_draining_server_refuses_and_is_not_healthy(narrow: Api) -> None:
+    narrow.state.permits.close()
+    reply = narrow.post("/generate", {"inputs": "x"})
+    assert reply.status_code == 503
+    assert "shutting down" in reply.json()["error"]
+    assert narrow.http.get("/health").status_code == 503
+
+
+def test_permits_count() -> None:
+    async def count() -> None:
+        permits = Permits(3)
+        permits.take(2)
+        with pytest.raises(OverloadedError):
+            permits.take(2)
+        permits.take()
+        idle = asyncio.create_task(permits.idle())
+        permits.release(2)
+        await asyncio.sleep(0)
+        assert not idle.done()
+        permits.release()
+        await asyncio.wait_for(idle, 1)
+        permits.close()
+        with pytest.raises(EngineUnavailableError):
+            permits.take()
+
+    asyncio.run(count())

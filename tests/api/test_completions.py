@@ -1,0 +1,174 @@
+"""``/v1/completions``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.api import BOS_ID, Api, events
+from tests.support.text_tokenizers import encode
+from tgi_api.schemas.completions import Completion, CompletionChunk, CompletionRequest
+
+
+def complete(api: Api, prompt: Any = "The quick", **body: Any) -> Any:
+    """POST a completion."""
+    return api.post("/v1/completions", {"prompt": prompt, **body})
+
+
+def test_golden_body(api: Api) -> None:
+    reply = complete(api)
+    text = re.sub(r'"cmpl-[0-9a-f]{32}"', '"ID"', reply.text)
+    text = re.sub(r'"created":1\d{9}', '"created":0', text)
+    prompt_tokens = len(api.engine.submitted[0].prompt)
+    assert text == (
+        '{"object":"text_completion","id":"ID","created":0,"model":"tests/tiny","system_fingerprint":"0.1.0-native",'
+        '"choices":[{"index":0,"text":" fox jumps","logprobs":null,"finish_reason":"stop"}],'
+        f'"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,"total_tokens":{prompt_tokens + 3}}}}}'
+    )
+    msgspec.json.decode(reply.content, type=Completion)
+
+
+def test_prompts_get_special_tokens(api: Api) -> None:
+    complete(api)
+    assert api.engine.submitted[0].prompt == [BOS_ID, *encode(api.state.tokenizer, "The quick")]
+
+
+def test_several_prompts_come_in_order_and_usage_is_their_sum(api: Api) -> None:
+    reply = complete(api, ["a", "b c", "d"], max_tokens=1)
+    body = reply.json()
+    assert [(choice["index"], choice["text"], choice["finish_reason"]) for choice in body["choices"]] == [
+        (0, " fox", "length"),
+        (1, " fox", "length"),
+        (2, " fox", "length"),
+    ]
+    prompt_tokens = sum(len(submitted.prompt) for submitted in api.engine.submitted)
+    assert body["usage"] == {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": 3,
+        "total_tokens": prompt_tokens + 3,
+    }
+    assert reply.headers["x-prompt-tokens"] == str(prompt_tokens)
+    assert reply.headers["x-generated-tokens"] == "3"
+    assert reply.headers["x-queue-time"] == "750"
+    assert "x-compute-time" not in reply.headers
+
+
+def test_one_seed_for_all_prompts(api: Api) -> None:
+    complete(api, ["a", "b"])
+    first, second = api.engine.submitted
+    assert first.sampling.seed == second.sampling.seed
+
+
+def test_golden_stream(api: Api) -> None:
+    reply = complete(api, stream=True, stream_options={"include_usage": True})
+    text = re.sub(r'"cmpl-[0-9a-f]{32}"', '"ID"', reply.text)
+    text = re.sub(r'"created":1\d{9}', '"created":0', text)
+    start = (
+        'data: {"object":"text_completion","id":"ID","created":0,"model":"tests/tiny",'
+        '"system_fingerprint":"0.1.0-native","choices":['
+    )
+    prompt_tokens = len(api.engine.submitted[0].prompt)
+    assert text.split("\n\n") == [
+        start + '{"index":0,"text":" fox","logprobs":null,"finish_reason":null}],"usage":null}',
+        start + '{"index":0,"text":" jumps","logprobs":null,"finish_reason":null}],"usage":null}',
+        start + '{"index":0,"text":"","logprobs":null,"finish_reason":"stop"}],"usage":null}',
+        start + f'],"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,'
+        f'"total_tokens":{prompt_tokens + 3}}}}}',
+        "data: [DONE]",
+        "",
+    ]
+
+
+def test_streamed_prompts_are_told_apart_and_end_once(api: Api) -> None:
+    *chunks, done = events(complete(api, ["a", "b"], stream=True, stream_options={"include_usage": True}).text)
+    assert done == "[DONE]"
+    usage = chunks.pop()
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 6
+    texts = {0: "", 1: ""}
+    finished = {0: [], 1: []}
+    for chunk in chunks:
+        msgspec.convert(chunk, CompletionChunk)
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["text"]
+        finished[choice["index"]] += [choice["finish_reason"]] if choice["finish_reason"] else []
+    assert texts == {0: " fox jumps", 1: " fox jumps"}
+    assert finished == {0: ["stop"], 1: ["stop"]}
+
+
+def test_usage_only_when_asked_for(api: Api) -> None:
+    *chunks, _ = events(complete(api, stream=True).text)
+    assert {chunk["usage"] for chunk in chunks} == {None}
+
+
+def test_logprobs_zero_lists_the_chosen_tokens(api: Api) -> None:
+    logprobs = complete(api, logprobs=0).json()["choices"][0]["logprobs"]
+    assert logprobs == {
+        "tokens": [" fox", " jumps", "</s>"],
+        "token_logprobs": [-0.1, -0.1, -0.1],
+        "top_logprobs": None,
+        "text_offset": [0, 4, 10],
+    }
+
+
+def test_streamed_logprobs_are_the_plain_ones(api: Api) -> None:
+    plain = complete(api, logprobs=0).json()["choices"][0]["logprobs"]
+    *chunks, _ = events(complete(api, logprobs=0, stream=True).text)
+    found = [chunk["choices"][0]["logprobs"] for chunk in chunks[:-1]]
+    for key in ("tokens", "token_logprobs", "text_offset"):
+        assert [value for entry in found for value in entry[key]] == plain[key]
+
+
+def test_stop_text_is_left_out(api: Api) -> None:
+    (choice,) = complete(api, stop="jum").json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == (" fox ", "stop")
+
+
+def test_explicit_nulls_mean_not_given(api: Api) -> None:
+    nulls = dict.fromkeys(name for name in CompletionRequest.__struct_fields__ if name != "prompt")
+    assert complete(api, **nulls).json()["choices"][0]["text"] == " fox jumps"
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type", "part"),
+    [
+        ({"prompt": "x", "suffix": "y"}, "suffix not supported", "Suffix"),
+        ({"prompt": ["a"] * 5}, "batch size exceeded", "4"),
+        ({"prompt": []}, "validation", "`prompt`"),
+        ({"prompt": ""}, "validation", "empty"),
+        ({"prompt": ["a", ""]}, "validation", "empty"),
+        ({"prompt": [1, 2]}, "validation", "$.prompt[0]"),
+        ({"prompt": [[1, 2]]}, "validation", "$.prompt[0]"),
+        ({}, "validation", "prompt"),
+        ({"prompt": "x", "echo": True}, "validation", "`echo`"),
+        ({"prompt": "x", "best_of": 2}, "validation", "`best_of`"),
+        ({"prompt": "x", "n": 2}, "validation", "`n`"),
+        ({"prompt": "x", "logprobs": 2}, "validation", "`logprobs`"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_not_served_is_refused(shared_api: Api, body: Any, error_type: str, part: str, stream: bool) -> None:
+    reply = shared_api.post("/v1/completions", {**body, "stream": stream})
+    assert reply.status_code == 422
+    assert reply.json()["error_type"] == error_type
+    assert part in reply.json()["error"]
+    assert shared_api.state.permits.taken == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_failing_prompt_fails_all_and_frees_all(api: Api, stream: bool) -> None:
+    api.engine.fail_after = 1
+    reply = complete(api, ["a", "b", "c"], stream=stream)
+    if stream:
+        found = events(reply.text)
+        assert found[-1] == "[DONE]"
+        assert found[-2]["error"]["http_status_code"] == 424
+        assert sum("error" in event for event in found) == 1
+    else:
+        assert reply.status_code == 424
+        assert reply.json()["error_type"] == "generation"
+    assert api.engine.in_flight == 0
+    assert api.state.permits.taken == 0

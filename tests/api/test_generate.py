@@ -1,0 +1,143 @@
+"""``/generate`` and ``/``, plain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.api import BOS_ID, EOS_ID, LOGPROB, Api
+from tests.support.text_tokenizers import encode
+from tgi_api.schemas.generate import GenerateParameters, GenerateResponse
+
+
+def test_golden_body_without_details(api: Api) -> None:
+    reply = api.post("/generate", {"inputs": "The quick"})
+    assert reply.status_code == 200
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.text == '{"generated_text":" fox jumps"}'
+
+
+def test_golden_body_with_details(api: Api) -> None:
+    reply = api.post("/generate", {"inputs": "The quick", "parameters": {"details": True}})
+    fox, jumps = api.engine.reply
+    assert reply.text == (
+        '{"generated_text":" fox jumps","details":{"finish_reason":"eos_token","generated_tokens":3,"seed":null,'
+        '"prefill":[],"tokens":['
+        f'{{"id":{fox},"text":" fox","logprob":-0.1,"special":false}},'
+        f'{{"id":{jumps},"text":" jumps","logprob":-0.1,"special":false}},'
+        f'{{"id":{EOS_ID},"text":"</s>","logprob":-0.1,"special":true}}]}}}}'
+    )
+    msgspec.json.decode(reply.content, type=GenerateResponse)
+
+
+def test_details_also_come_with_decoder_input_details(api: Api) -> None:
+    reply = api.post("/generate", {"inputs": "a", "parameters": {"decoder_input_details": True}})
+    assert reply.json()["details"]["prefill"] == []
+
+
+def test_root_answers_with_a_list_and_the_full_text(api: Api) -> None:
+    assert api.post("/", {"inputs": "The quick"}).text == '[{"generated_text":"The quick fox jumps"}]'
+    body = {"inputs": "The quick", "stream": False, "parameters": {"return_full_text": False}}
+    assert api.post("/", body).json() == [{"generated_text": " fox jumps"}]
+
+
+def test_full_text_is_the_prompt_as_sent_not_as_truncated(api: Api) -> None:
+    body = {"inputs": "one two three four", "parameters": {"return_full_text": True, "truncate": 2}}
+    assert api.post("/generate", body).json() == {"generated_text": "one two three four fox jumps"}
+    assert len(api.engine.submitted[-1].prompt) == 2
+
+
+def test_prompt_reaches_the_engine_with_special_tokens(api: Api) -> None:
+    api.post("/generate", {"inputs": "The quick", "parameters": {"max_new_tokens": 5}})
+    (submitted,) = api.engine.submitted
+    assert submitted.prompt == [BOS_ID, *encode(api.state.tokenizer, "The quick")]
+    assert submitted.max_new_tokens == 5
+
+
+def test_max_new_tokens_defaults_to_the_rest_of_the_context(api: Api) -> None:
+    api.post("/generate", {"inputs": "The quick"})
+    (submitted,) = api.engine.submitted
+    assert submitted.max_new_tokens == api.state.info.max_total_tokens - len(submitted.prompt)
+
+
+@pytest.mark.parametrize(
+    ("body", "samples"),
+    [
+        ({"inputs": "x"}, True),
+        ({"inputs": "x", "parameters": None}, True),
+        ({"inputs": "x", "parameters": {}}, False),
+        ({"inputs": "x", "parameters": {"temperature": 1.0}}, False),
+        ({"inputs": "x", "parameters": {"temperature": 0.5}}, True),
+        ({"inputs": "x", "parameters": {"do_sample": True}}, True),
+    ],
+)
+def test_absent_parameters_sample_and_empty_ones_do_not(api: Api, body: Any, samples: bool) -> None:
+    assert api.post("/generate", body).status_code == 200
+    assert api.engine.submitted[0].sampling.do_sample is samples
+
+
+def test_a_seed_of_64_bits_comes_back_whole(api: Api) -> None:
+    seed = 2**64 - 1
+    body = {"inputs": "x", "parameters": {"do_sample": True, "seed": seed, "details": True}}
+    reply = api.post("/generate", body)
+    assert reply.json()["details"]["seed"] == seed
+    assert api.engine.submitted[0].sampling.seed == seed
+
+
+def test_explicit_nulls_mean_not_given(api: Api) -> None:
+    nulls = dict.fromkeys(GenerateParameters.__struct_fields__)
+    reply = api.post("/", {"inputs": "The quick", "stream": None, "parameters": nulls})
+    assert reply.json() == [{"generated_text": "The quick fox jumps"}]
+    assert api.engine.submitted[0].sampling.do_sample is False
+
+
+def test_unknown_fields_are_ignored(api: Api) -> None:
+    body = {"inputs": "x", "what": [1], "parameters": {"more": {"a": 1}}}
+    assert api.post("/generate", body).json() == {"generated_text": " fox jumps"}
+
+
+def test_stop_text_stays_and_ends_the_engine_request(api: Api) -> None:
+    body = {"inputs": "x", "parameters": {"stop": ["fo"], "details": True}}
+    reply = api.post("/generate", body).json()
+    assert reply["generated_text"] == " fo"
+    assert reply["details"]["finish_reason"] == "stop_sequence"
+    assert reply["details"]["generated_tokens"] == 1
+    assert api.engine.finished == [(1, 1)]
+
+
+def test_length_is_reported(api: Api) -> None:
+    body = {"inputs": "x", "parameters": {"max_new_tokens": 1, "details": True}}
+    reply = api.post("/generate", body).json()
+    assert reply["generated_text"] == " fox"
+    assert reply["details"]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), float("-inf")])
+def test_a_logprob_that_is_not_finite_is_null(api: Api, logprob: float) -> None:
+    api.engine.logprob = logprob
+    reply = api.post("/generate", {"inputs": "x", "parameters": {"details": True}})
+    assert {token["logprob"] for token in reply.json()["details"]["tokens"]} == {None}
+
+
+def test_logprobs_are_the_shortest_float32_text(api: Api) -> None:
+    api.engine.logprob = LOGPROB
+    text = api.post("/generate", {"inputs": "x", "parameters": {"details": True}}).text
+    assert '"logprob":-0.1,' in text
+
+
+def test_timing_headers_are_numbers(api: Api) -> None:
+    headers = api.post("/generate", {"inputs": "The quick"}).headers
+    assert headers["x-compute-type"] == "1-test-device"
+    assert headers["x-compute-characters"] == "9"
+    assert headers["x-prompt-tokens"] == str(len(api.engine.submitted[0].prompt))
+    assert headers["x-generated-tokens"] == "3"
+    assert headers["x-queue-time"] == "250"
+    assert float(headers["x-compute-time"]) > 0
+    for name in ("total-time", "validation-time", "inference-time", "time-per-token"):
+        assert headers[f"x-{name}"].isdigit()
+
+
+def test_a_nul_character_and_emoji_are_served(api: Api) -> None:
+    assert api.post("/generate", {"inputs": "a\0b 👍🏽"}).status_code == 200

@@ -1,0 +1,95 @@
+"""The OpenAPI document is complete."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.api import Api
+from tgi_api.app import HANDLERS
+from tgi_api.openapi import OPERATION, Operation
+from tgi_api.schemas.chat import ChatRequest
+from tgi_api.schemas.completions import CompletionRequest
+from tgi_api.schemas.generate import CompatGenerateRequest, GenerateParameters
+
+EXPECTED = {
+    ("post", "/"),
+    ("post", "/generate"),
+    ("post", "/generate_stream"),
+    ("post", "/v1/chat/completions"),
+    ("post", "/v1/completions"),
+    ("post", "/tokenize"),
+    ("post", "/chat_tokenize"),
+    ("get", "/"),
+    ("get", "/health"),
+    ("get", "/ping"),
+    ("get", "/info"),
+    ("get", "/v1/models"),
+    ("get", "/metrics"),
+}
+UNDOCUMENTED = {"/docs", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/docs/favicon-32x32.png"}
+
+
+@pytest.fixture
+def document(api: Api) -> Any:
+    """The document as served."""
+    reply = api.http.get("/api-doc/openapi.json")
+    assert reply.headers["content-type"] == "application/json"
+    return reply.json()
+
+
+def test_every_route_is_there(api: Api, document: Any) -> None:
+    found = {(method, path) for path, methods in document["paths"].items() for method in methods if method != "head"}
+    assert found == EXPECTED
+    registered = {route.path for route in api.http.app.routes}
+    assert registered - set(document["paths"]) == UNDOCUMENTED | {"/api-doc/openapi.json"}
+
+
+def test_every_reference_leads_somewhere(document: Any) -> None:
+    names = set(re.findall(r"#/components/schemas/(\w+)", msgspec.json.encode(document).decode()))
+    assert names == set(document["components"]["schemas"])
+
+
+@pytest.mark.parametrize("kind", [CompatGenerateRequest, GenerateParameters, ChatRequest, CompletionRequest])
+def test_every_field_of_a_body_is_there(document: Any, kind: type[msgspec.Struct]) -> None:
+    assert set(document["components"]["schemas"][kind.__name__]["properties"]) == set(kind.__struct_fields__)
+
+
+def test_every_struct_of_the_routes_is_there_with_all_its_fields(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    for handler in HANDLERS:
+        operation: Operation = handler.opt[OPERATION]
+        for kind in (operation.body, operation.reply, operation.event):
+            if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+                assert set(kind.__struct_encode_fields__) <= set(schemas[kind.__name__]["properties"])
+
+
+def test_bounds_of_zero_are_kept(document: Any) -> None:
+    parameters = document["components"]["schemas"]["GenerateParameters"]["properties"]
+    assert parameters["temperature"]["exclusiveMinimum"] == 0
+    assert parameters["seed"]["minimum"] == 0
+    assert parameters["seed"]["maximum"] == 2**64 - 1
+    assert parameters["temperature"]["description"]
+
+
+def test_streams_and_errors_are_described(document: Any) -> None:
+    for path in ("/", "/generate_stream", "/v1/chat/completions", "/v1/completions"):
+        responses = document["paths"][path]["post"]["responses"]
+        assert "text/event-stream" in responses["200"]["content"]
+        assert {"400", "401", "413", "415", "422", "424", "429", "500", "503"} <= set(responses)
+        assert responses["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorResponse")
+
+
+def test_the_key_is_asked_for_on_protected_routes_only(document: Any) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert ("security" in operation) == (method == "post" and path != "/chat_tokenize")
+
+
+def test_operation_ids_are_unique(document: Any) -> None:
+    ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
+    assert len(ids) == len(set(ids))
+    assert "post_v1_chat_completions" in ids
