@@ -53,8 +53,8 @@ format: $(READY) ## Bring the code into the project's format
 	$(BIN)/ruff format .
 
 .PHONY: bench-cpu
-bench-cpu: $(READY) ## Measure decode and prefill on this machine's CPU
-	$(BIN)/python -m bench.cpu
+bench-cpu: $(READY) ## Measure beside transformers and llama.cpp on this CPU (compiles llama.cpp once)
+	$(BIN)/python -m bench.cpu --json bench/results/cpu.json
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products

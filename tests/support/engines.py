@@ -22,7 +22,7 @@ from tgi_core.engine.frames import (
 from tgi_core.engine.loop import EngineLoop
 from tgi_core.sampling import SamplingParams
 from tgi_core.scheduler import Scheduler, SchedulerConfig
-from tgi_core.testing.null_backend import NullBackend, NullCosts
+from tgi_core.testing.null_backend import NULL_BLOCK_BYTES, NullBackend, NullCosts
 
 VOCAB_SIZE = 1000
 WORKER = b"worker"
@@ -79,7 +79,7 @@ class TestEngine:
             max_step_tokens=256,
             block_size=16,
             max_total_tokens=max_total_tokens,
-            kv_cache_bytes=kv_blocks,
+            kv_cache_bytes=None if kv_blocks is None else kv_blocks * NULL_BLOCK_BYTES,
         )
         config = SchedulerConfig(max_slots=max_slots, max_step_tokens=256, eos_token_ids=frozenset({2}))
         self.scheduler = Scheduler(config, self.shard.warm_up(limits))

@@ -38,7 +38,9 @@ from tgi_core.contract import (
 if TYPE_CHECKING:
     import torch
 
-_BYTES_PER_BLOCK = 1
+NULL_BLOCK_BYTES = 4096
+"""What a block counts as against ``--kv-cache-memory``; nothing is allocated."""
+
 _DEFAULT_TOTAL_TOKENS = 8192
 
 
@@ -102,9 +104,11 @@ class NullShard(ModelShard):
         max_total_tokens = limits.max_total_tokens or _DEFAULT_TOTAL_TOKENS
         blocks = limits.max_slots * -(-max_total_tokens // limits.block_size)
         if limits.kv_cache_bytes is not None:
-            blocks = limits.kv_cache_bytes // _BYTES_PER_BLOCK
-        group = KVGroupBudget(KVGroup(None, _BYTES_PER_BLOCK), blocks)
-        return KVBudget(limits.block_size, [group], max_total_tokens, [MemoryLine("kv cache", blocks)])
+            blocks = limits.kv_cache_bytes // NULL_BLOCK_BYTES
+        group = KVGroupBudget(KVGroup(None, NULL_BLOCK_BYTES), blocks)
+        return KVBudget(
+            limits.block_size, [group], max_total_tokens, [MemoryLine("kv cache", blocks * NULL_BLOCK_BYTES)]
+        )
 
     def launch(self, plan: StepPlan) -> Ticket:
         """Append the step to the stream."""

@@ -95,6 +95,24 @@ def test_many_requests_each_get_their_own_tokens(address: str) -> None:
     asyncio.run(run())
 
 
+def test_requests_sent_while_results_arrive_lose_no_wake_up(address: str) -> None:
+    """Sending on the socket may consume the edge that says that there is something to receive."""
+
+    async def stream(client: EngineClient, number: int) -> None:
+        for _ in range(60):
+            sink = Sink()
+            client.submit([number + 3], 2, SamplingParams(), sink)
+            await sink.done.wait()
+
+    async def run() -> None:
+        client = EngineClient()
+        client.engine_up(address, INFO)
+        await asyncio.wait_for(asyncio.gather(*(stream(client, number) for number in range(32))), 30)
+        client.close()
+
+    asyncio.run(run())
+
+
 def test_nothing_comes_after_a_cancel_and_gauges_fall_to_zero(address: str) -> None:
     async def run() -> None:
         client = EngineClient()
