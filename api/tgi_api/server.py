@@ -16,7 +16,7 @@ import uvicorn
 
 from tgi_api.app import create_app
 from tgi_api.state import AppState
-from tgi_core.config import EngineInfo, ServerConfig
+from tgi_core.config import ServerConfig
 from tgi_core.engine.client import EngineClient
 from tgi_core.engine.control import (
     ApiReady,
@@ -112,9 +112,8 @@ class ApiProcess:
         # A service manager may signal every process of the group; it means the same as Shutdown.
         loop.add_signal_handler(signal.SIGTERM, inbox.put_nowait, Shutdown())
         try:
-            info = await self._first_engine(inbox)
-            if info is not None:
-                await self._serve(inbox, AppState(self._config, self._client, info, self._tokenizer, self._template))
+            if await self._first_engine(inbox):
+                await self._serve(inbox, AppState(self._config, self._client, self._tokenizer, self._template))
         finally:
             loop.remove_reader(self._control.fileno())
             self._client.close()
@@ -128,14 +127,15 @@ class ApiProcess:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             inbox.put_nowait(None)
 
-    async def _first_engine(self, inbox: asyncio.Queue[Control | None]) -> EngineInfo | None:
+    async def _first_engine(self, inbox: asyncio.Queue[Control | None]) -> bool:
+        """Wait for an engine; False when the server is to end before there is one."""
         while True:
             message = await inbox.get()
             if message is None or isinstance(message, Shutdown):
-                return None
+                return False
             if isinstance(message, EngineUp):
                 self._client.engine_up(message.address, message.info)
-                return message.info
+                return True
 
     async def _serve(self, inbox: asyncio.Queue[Control | None], state: AppState) -> None:
         server = _Server(

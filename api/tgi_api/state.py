@@ -15,7 +15,7 @@ from tgi_core.requests import ChatTemplate, RequestLimits, TextTokenizer
 
 
 class AppState:
-    """The server behind the routes. Made when the first engine is up.
+    """The server behind the routes; made when the first engine is up, so that its limits are known.
 
     Attributes:
         config: the configuration.
@@ -32,7 +32,6 @@ class AppState:
         self,
         config: ServerConfig,
         client: EngineClient,
-        info: EngineInfo,
         tokenizer: TextTokenizer,
         template: ChatTemplate | TemplateError,
     ) -> None:
@@ -40,11 +39,10 @@ class AppState:
         self.client = client
         self.tokenizer = tokenizer
         self.template = template
-        self.metrics = Metrics(client, info)
+        self.metrics = Metrics(client, self.info)
         self.permits = Permits(config.api.max_concurrent_requests)
         self.fingerprint = f"{__version__}-native"
-        self.compute_type = f"1-{re.sub(r'[^a-z0-9.]+', '-', info.device.lower()).strip('-')}"
-        self._first_info = info
+        self.compute_type = f"1-{re.sub(r'[^a-z0-9.]+', '-', self.info.device.lower()).strip('-')}"
         client.on_step = self.metrics.observe_step
 
     @property
@@ -55,7 +53,8 @@ class AppState:
     @property
     def info(self) -> EngineInfo:
         """Limits of the engine that is up, or was last."""
-        return self.client.info or self._first_info
+        assert self.client.info is not None
+        return self.client.info
 
     @property
     def limits(self) -> RequestLimits:

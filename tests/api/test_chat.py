@@ -112,8 +112,8 @@ def test_the_last_assistant_message_is_continued(api: Api) -> None:
 
 
 def test_template_variables(api: Api) -> None:
-    chat(api, chat_template_kwargs={"mood": "merry"}, add_generation_prompt=False)
-    assert prompt_of(api) == "<user>hello\nmerry"
+    chat(api, chat_template_kwargs={"mood": "merry"}, documents=[{"text": "facts"}], add_generation_prompt=False)
+    assert prompt_of(api) == "<user>hello\nmerryfacts"
 
 
 def test_explicit_nulls_mean_not_given(api: Api) -> None:

@@ -38,6 +38,7 @@ TEMPLATE = (
     "[{{ call.function.name }}({{ call.function.arguments.city }})]{% endfor %}"
     "{{ '\n' }}{% endfor %}"
     "{% if tools %}tools:{{ tools[0].function.name + '\n' }}{% endif %}{{ mood or '' }}"
+    "{{ documents[0].text if documents else '' }}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
@@ -197,7 +198,7 @@ def make_state(
         if template is None
         else ChatTemplate(template, {"bos_token": BOS, "eos_token": EOS})
     )
-    return AppState(config, FakeEngine(tokenizer, info), info, tokenizer, chat)
+    return AppState(config, FakeEngine(tokenizer, info), tokenizer, chat)
 
 
 class Api:

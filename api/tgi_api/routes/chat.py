@@ -57,7 +57,7 @@ async def chat_completions(request: AnyRequest) -> ASGIResponse:
         body = await read_body(request, ChatRequest)
         options = validate_openai(body, server.limits)
         call.admit()
-        text = await render(server, body)
+        text = await _render(server, body)
         prompt = await call.prepare(text, options, add_special_tokens=False)
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         head = make_head(server, kind=kind, id_prefix="chatcmpl", model=body.model)
@@ -88,11 +88,11 @@ async def chat_tokenize(request: AnyRequest) -> ASGIResponse:
     """The prompt that the conversation becomes, and its tokens."""
     server = server_of(request)
     body = await read_body(request, ChatRequest)
-    text = await render(server, body)
+    text = await _render(server, body)
     return json_reply(ChatTokenizeResponse(await server.tokenizer.encode_with_offsets(text, False), text))
 
 
-async def render(server: AppState, body: ChatRequest) -> str:
+async def _render(server: AppState, body: ChatRequest) -> str:
     """The prompt, made by the model's chat template.
 
     Raises:

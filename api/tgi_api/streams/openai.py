@@ -37,7 +37,7 @@ class OpenAIStream:
         """One generation has ended; the last one ends the stream."""
         self._usage = (self._usage[0] + prompt_tokens, self._usage[1] + completion_tokens)
         self._running -= 1
-        if self._running > 0 or self.buffer.has_ended:
+        if self._running > 0:
             return
         if self._include_usage:
             usage = encode(Usage(*self._usage, sum(self._usage)))
@@ -46,10 +46,9 @@ class OpenAIStream:
 
     def fail(self, error: RequestError) -> None:
         """A generation has failed, which ends the stream for all."""
-        if not self.buffer.has_ended:
-            body = OpenAIStreamError(OpenAIErrorDetail(str(error), error.status))
-            self.buffer.push(b"data: " + encode(body) + b"\n\n")
-            self._end()
+        body = OpenAIStreamError(OpenAIErrorDetail(str(error), error.status))
+        self.buffer.push(b"data: " + encode(body) + b"\n\n")
+        self._end()
 
     def _end(self) -> None:
         self.buffer.push(DONE)

@@ -1,10 +1,15 @@
 """Attention over the paged cache through torch's fused CPU kernel.
 
-Bitwise reproducibility, which the CPU promises in bfloat16, hangs on one rule: keys always enter the kernel gathered
-from the cache, padded to whole blocks and starting at a multiple of the kernel's own key tile, and the queries are padded
-to a multiple of four, since fewer are multiplied by other code. What lies outside a query's sight is masked. Then neither
-the other rows of a batch, nor the way a prompt was cut into chunks, nor the distance a window has moved changes the order
-of a sum.
+The CPU promises in bfloat16 that a row's result does not depend, bit for bit, on the rest of the batch. The kernel
+keeps that promise only for the right shapes, since the matrix products in it sum in an order that depends on the shape:
+
+- Keys enter in tiles of ``_KEY_TILE``, always gathered from the cache, from a multiple of the tile on, and padded to
+  whole blocks. A last tile of more than ``_ONE_SUM`` and less than ``_FIXED_SUMS`` keys would be cut in halves,
+  wherever that is; it is padded to the latter, from where on sums are cut at fixed places.
+- Queries are padded to a multiple of ``_QUERY_MULTIPLE``, since fewer are multiplied by other code.
+
+What lies outside a query's sight is masked. Then neither the other rows of a batch, nor the way a prompt was cut into
+chunks, nor the distance a window has moved changes the order of a sum.
 """
 
 from __future__ import annotations
@@ -19,6 +24,9 @@ from tgi_core.contract import AttentionBatch, AttentionSpec
 
 _KEY_TILE = 512
 """Keys that torch's kernel takes at a time; sums inside a tile do not depend on other tiles."""
+
+_ONE_SUM, _FIXED_SUMS = 192, 384
+"""Keys of a tile that are summed in one go at most, and from how many on the cuts lie at fixed places."""
 
 _QUERY_MULTIPLE = 4
 """Queries of a key head are padded to a multiple of it; torch's kernel cuts them into tiles of 32 and more."""
@@ -102,12 +110,13 @@ def attend(q_THD: Tensor, cache_NP2KD: Tensor, prepared: Prepared, spec: Attenti
 def _decode_pieces(batch: AttentionBatch) -> tuple[DecodePiece, ...]:
     if not batch.num_decodes:
         return ()
+    size = batch.block_size
     firsts = [_first_block(batch, row) for row in range(batch.num_decodes)]
     counts = [
-        -(-kv_len // batch.block_size) - first
+        _padded_keys(kv_len - first * size, size) // size
         for kv_len, first in zip(batch.kv_lens[: batch.num_decodes], firsts, strict=True)
     ]
-    pieces = _by_length(counts, _DECODE_KEYS // batch.block_size)
+    pieces = _by_length(counts, _DECODE_KEYS // size)
     return tuple(_decode_piece(batch, rows, firsts, max(counts[row] for row in rows)) for rows in pieces)
 
 
@@ -128,44 +137,30 @@ def _by_length(counts: list[int], max_blocks: int) -> list[list[int]]:
 
 def _decode_piece(batch: AttentionBatch, rows: list[int], firsts: list[int], num_blocks: int) -> DecodePiece:
     size = batch.block_size
-    if len(rows) == batch.num_decodes and rows == list(range(len(rows))):
-        rows_B = None
-        table_BM, kv_lens_B1 = batch.block_tables_BM[: len(rows)], batch.kv_lens_B[: len(rows), None]
-    else:
-        rows_B = torch.tensor(rows)
-        table_BM, kv_lens_B1 = batch.block_tables_BM[rows_B], batch.kv_lens_B[rows_B, None]
-    positions_BC = torch.arange(num_blocks * size, dtype=torch.int32)
-    if batch.window is None:
-        blocks_BX = table_BM[:, :num_blocks]
-        hidden_BC = positions_BC >= kv_lens_B1
-    else:
-        firsts_B1 = torch.tensor([firsts[row] for row in rows], dtype=torch.int32)[:, None]
-        positions_BC = positions_BC + firsts_B1 * size
-        hidden_BC = (positions_BC >= kv_lens_B1) | (positions_BC < kv_lens_B1 - batch.window)
-        blocks_BX = _blocks_in_window(table_BM, firsts_B1, num_blocks, kv_lens_B1, batch)
-    mask_BC = torch.zeros(hidden_BC.shape).masked_fill_(hidden_BC, float("-inf"))
-    return DecodePiece(rows_B, blocks_BX.reshape(-1), mask_BC[:, None, None])
+    rows_B = None if rows == list(range(batch.num_decodes)) else torch.tensor(rows)
+    rows_or_all = slice(batch.num_decodes) if rows_B is None else rows_B
+    table_BM, kv_lens_B1 = batch.block_tables_BM[rows_or_all], batch.kv_lens_B[rows_or_all, None]
+    firsts_B1 = torch.tensor([[firsts[row]] for row in rows])
+    positions_BC = torch.arange(num_blocks * size) + firsts_B1 * size
+    hidden_BC = positions_BC >= kv_lens_B1
+    visible_B1 = firsts_B1
+    if batch.window is not None:
+        hidden_BC |= positions_BC < kv_lens_B1 - batch.window
+        visible_B1 = (kv_lens_B1 - batch.window).clamp(min=0) // size
+    blocks_BX = _gathered_blocks(table_BM, firsts_B1, num_blocks, visible_B1, (kv_lens_B1 - 1) // size)
+    return DecodePiece(rows_B, blocks_BX.flatten(), _mask(hidden_BC)[:, None, None])
 
 
 def _prefill_row(batch: AttentionBatch, row: int, start: int) -> PrefillRow:
     size, window = batch.block_size, batch.window
     q_len, kv_len = batch.q_lens[row], batch.kv_lens[row]
     first_block = _first_block(batch, row)
-    num_blocks = -(-kv_len // size) - first_block
-    table_1M = batch.block_tables_BM[row : row + 1]
-    if window is None:
-        blocks_X = table_1M[0, :num_blocks]
-    else:
-        first_11, kv_len_11 = torch.tensor([[first_block]]), torch.tensor([[kv_len]])
-        visible_11 = (kv_len_11 - q_len + 1 - window).clamp(min=0) // size
-        columns_1X = first_11 + torch.arange(num_blocks)
-        blocks_X = table_1M.gather(1, columns_1X.clamp(min=visible_11)).flatten()
+    shift = kv_len - q_len - first_block * size
     pieces = []
     for begin in range(0, q_len, _PREFILL_QUERIES):
         end = min(begin + _PREFILL_QUERIES, q_len)
-        shift = kv_len - q_len - first_block * size
         first = 0 if window is None else _tile_of(shift + begin - window + 1)
-        last = -(-(shift + end) // size) * size
+        last = first + _padded_keys(shift + end - first, size)
         padded_end = begin + -(-(end - begin) // _QUERY_MULTIPLE) * _QUERY_MULTIPLE
         # A padding query sees what the last one sees: a row without any key would be NaN.
         queries_Q1 = torch.arange(shift + begin, shift + padded_end).clamp(max=shift + end - 1)[:, None]
@@ -173,9 +168,17 @@ def _prefill_row(batch: AttentionBatch, row: int, start: int) -> PrefillRow:
         hidden_QC = keys_C > queries_Q1
         if window is not None:
             hidden_QC |= keys_C <= queries_Q1 - window
-        mask_QC = torch.zeros(hidden_QC.shape).masked_fill_(hidden_QC, float("-inf"))
-        pieces.append(PrefillPiece(start + begin, start + end, first, last, mask_QC))
-    return PrefillRow(blocks_X, tuple(pieces))
+        pieces.append(PrefillPiece(start + begin, start + end, first, last, _mask(hidden_QC)))
+    visible = first_block if window is None else max(0, kv_len - q_len + 1 - window) // size
+    columns = torch.tensor([[first_block], [visible], [(kv_len - 1) // size]])
+    table_1M, num_blocks = batch.block_tables_BM[row : row + 1], max(piece.last for piece in pieces) // size
+    blocks_1X = _gathered_blocks(table_1M, columns[:1], num_blocks, columns[1:2], columns[2:])
+    return PrefillRow(blocks_1X.flatten(), tuple(pieces))
+
+
+def _mask(hidden: Tensor) -> Tensor:
+    """0 where ``hidden`` is false and -inf where it is true, float32."""
+    return torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
 
 
 def _first_block(batch: AttentionBatch, row: int) -> int:
@@ -190,16 +193,24 @@ def _tile_of(position: int) -> int:
     return max(0, position) // _KEY_TILE * _KEY_TILE
 
 
-def _blocks_in_window(
-    table_BM: Tensor, firsts_B1: Tensor, num_blocks: int, kv_lens_B1: Tensor, batch: AttentionBatch
+def _padded_keys(num_keys: int, block_size: int) -> int:
+    """How many keys are gathered for ``num_keys`` that count from the start of a tile on."""
+    tiles, rest = divmod(-(-num_keys // block_size) * block_size, _KEY_TILE)
+    if _ONE_SUM < rest < _FIXED_SUMS:
+        rest = _FIXED_SUMS
+    return tiles * _KEY_TILE + rest
+
+
+def _gathered_blocks(
+    table_BM: Tensor, firsts_B1: Tensor, num_blocks: int, visible_B1: Tensor, last_B1: Tensor
 ) -> Tensor:
-    """Decode rows' blocks from each one's first on. The table is stale outside a window: there the nearest block inside
-    stands in, and the mask hides it."""
-    assert batch.window is not None
-    visible_B1 = (kv_lens_B1 - batch.window).clamp(min=0) // batch.block_size
-    last_B1 = (kv_lens_B1 - 1) // batch.block_size
-    columns_BX = firsts_B1 + torch.arange(num_blocks, dtype=torch.int32)
-    return table_BM.gather(1, columns_BX.clamp(min=visible_B1, max=last_B1).long())
+    """``num_blocks`` blocks of each row from column ``firsts`` on, int32 [B, X].
+
+    The table is stale outside columns ``visible`` to ``last``, where other requests' blocks may stand. There the
+    row's nearest own block stands in, and the mask hides it: nobody's numbers can reach another request.
+    """
+    columns_BX = firsts_B1 + torch.arange(num_blocks)
+    return table_BM.gather(1, columns_BX.clamp(min=visible_B1, max=last_B1))
 
 
 def _decode(q_BHD: Tensor, cache_NP2KD: Tensor, piece: DecodePiece, spec: AttentionSpec) -> Tensor:
@@ -208,7 +219,11 @@ def _decode(q_BHD: Tensor, cache_NP2KD: Tensor, piece: DecodePiece, spec: Attent
     # The query heads of a key head take the place of a query length: torch's own grouping would copy the keys.
     q_BKGD = q_BHD.view(rows, kv_heads, -1, size)
     groups = q_BKGD.shape[2]
-    q_BKGD = F.pad(q_BKGD, (0, 0, 0, -groups % _QUERY_MULTIPLE)) if groups % _QUERY_MULTIPLE else q_BKGD
+    padding = -groups % _QUERY_MULTIPLE
+    if groups == 1:
+        q_BKGD = q_BKGD.expand(-1, -1, _QUERY_MULTIPLE, -1)
+    elif padding:
+        q_BKGD = torch.cat((q_BKGD, q_BKGD[:, :, :padding]), dim=2)
     keys_BKCD, values_BKCD = kv_BC2KD[:, :, 0].transpose(1, 2), kv_BC2KD[:, :, 1].transpose(1, 2)
     output_BKGD = F.scaled_dot_product_attention(
         q_BKGD, keys_BKCD, values_BKCD, attn_mask=piece.mask_B11C, scale=spec.scale

@@ -31,8 +31,10 @@ class CpuDevice(Device):
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Zeros whose pages are taken from the system when they are first written."""
-        size_bytes = math.prod(shape) * dtype.itemsize
-        return torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=dtype).view(shape)
+        memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +19,7 @@ class CpuKernels(ReferenceKernels):
 
     def __init__(self) -> None:
         self._packs = linear.has_packed_linear()
+        self._eps = lru_cache(torch.tensor)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -37,9 +40,14 @@ class CpuKernels(ReferenceKernels):
         return linear.linear(x_TK, weight, bias_N)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        x_float = x.float()
+        norm = torch.linalg.vector_norm(x_float, dim=-1, keepdim=True)
+        size = x.shape[-1]
+        # x / sqrt(norm**2 / size + eps) in few operations: each one costs more than the arithmetic in it.
+        x_float = x_float * torch.addcmul(self._eps(eps), norm, norm, value=1 / size).rsqrt_()
         if offset:
-            return super().rms_norm(x, weight, eps, offset)
-        return F.rms_norm(x, weight.shape, None, eps).mul_(weight)
+            return x_float.mul_(weight.float() + offset).to(x.dtype)
+        return x_float.to(x.dtype).mul_(weight)
 
     def add_rms_norm(
         self, x_TE: Tensor, residual_TE: Tensor, weight_E: Tensor, eps: float, offset: float
@@ -50,19 +58,19 @@ class CpuKernels(ReferenceKernels):
     def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
         if activation != "silu":
             return super().activation_mul(x_T2F, activation)
-        gate_TF, up_TF = x_T2F.chunk(2, dim=-1)
-        return F.silu(gate_TF).mul_(up_TF)
+        size = x_T2F.shape[-1] // 2
+        return F.silu(x_T2F[:, :size]).mul_(x_T2F[:, size:])
 
     def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         """In place."""
+        tokens, heads, _ = x_THD.shape
         half = cos_TR.shape[-1]
-        cos_T1R, sin_T1R = cos_TR[:, None], sin_TR[:, None]
-        first_THR, second_THR = x_THD[..., :half], x_THD[..., half : 2 * half]
-        # One operand of each product in float32 makes torch compute in it.
-        rotated_first = (first_THR * cos_T1R).addcmul_(second_THR.float(), sin_T1R, value=-1)
-        rotated_second = (second_THR * cos_T1R).addcmul_(first_THR.float(), sin_T1R)
-        first_THR.copy_(rotated_first)
-        second_THR.copy_(rotated_second)
+        pairs_TH2R = x_THD[..., : 2 * half].view(tokens, heads, 2, half)
+        x_TH2R = pairs_TH2R.float()
+        rotated_TH2R = x_TH2R * cos_TR[:, None, None]
+        rotated_TH2R[:, :, 0].addcmul_(x_TH2R[:, :, 1], sin_TR[:, None], value=-1)
+        rotated_TH2R[:, :, 1].addcmul_(x_TH2R[:, :, 0], sin_TR[:, None])
+        pairs_TH2R.copy_(rotated_TH2R)
         return x_THD
 
     def rope_write_kv(

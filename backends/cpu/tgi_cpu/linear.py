@@ -1,7 +1,8 @@
 """Dense linears in bfloat16 through oneDNN's prepacked weights.
 
 The private operators ``mkldnn._reorder_linear_weight`` and ``mkldnn._linear_pointwise`` are those that torch's own
-compiler emits for CPUs. Results equal ``F.linear`` bit for bit and a row's do not depend on how many rows there are.
+compiler emits for CPUs. They sum each row in the same order however many rows there are, but for a lone one: more than
+``_ONE_SUM_INPUTS`` inputs of it are summed in another order, so it is computed twice over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ _ROWS_HINT = 16
 
 _LONGEST_UNSPLIT_INPUTS = 1024
 """Above it oneDNN sums a single row in another order than the same row among others."""
+
+_ONE_SUM_INPUTS = 1024
+"""Up to so many inputs a lone row is summed like any other."""
 
 
 class PackedLinear(NamedTuple):
@@ -49,9 +53,13 @@ def pack(weight_NK: Tensor) -> PackedLinear:
 
 def linear(x_TK: Tensor, weight: PackedLinear | Tensor, bias_N: Tensor | None) -> Tensor:
     """``x @ weight.T + bias`` with a packed or a dense weight."""
-    if isinstance(weight, PackedLinear):
-        if len(x_TK) == 1 and x_TK.shape[1] > _LONGEST_UNSPLIT_INPUTS:
-            return linear(x_TK.repeat(2, 1), weight, bias_N)[:1]
-        output_TN: Tensor = torch.ops.mkldnn._linear_pointwise.default(x_TK, weight.weight, bias_N, "none", [], "")
-        return output_TN
-    return F.linear(x_TK, weight, bias_N)
+    if not isinstance(weight, PackedLinear):
+        return F.linear(x_TK, weight, bias_N)
+    if len(x_TK) == 1 and x_TK.shape[1] > _ONE_SUM_INPUTS:
+        return _packed_linear(x_TK.expand(2, -1), weight, bias_N)[:1]
+    return _packed_linear(x_TK, weight, bias_N)
+
+
+def _packed_linear(x_TK: Tensor, weight: PackedLinear, bias_N: Tensor | None) -> Tensor:
+    output_TN: Tensor = torch.ops.mkldnn._linear_pointwise.default(x_TK, weight.weight, bias_N, "none", [], "")
+    return output_TN

@@ -1,0 +1,230 @@
+"""config.json in its spellings, and what is refused in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.models import ARCHITECTURES, ArchitectureSpec, HFConfig
+from tgi_core.models.spec import LayerSpec, LinearScaling, Llama3Scaling, RopeSpec, YarnScaling
+
+BASE = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+}
+
+
+def build(model_type: str, **changes: Any) -> ArchitectureSpec:
+    values = {key: value for key, value in (BASE | changes).items() if value != "absent"}
+    return next(each for each in ARCHITECTURES if each.model_type == model_type).build(HFConfig(values))
+
+
+def refusal(model_type: str, **changes: Any) -> StartupError:
+    with pytest.raises(StartupError) as caught:
+        build(model_type, **changes)
+    assert caught.value.exit_code is ExitCode.MODEL
+    assert caught.value.fix
+    return caught.value
+
+
+def test_families() -> None:
+    assert {each.model_type for each in ARCHITECTURES} == {
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gemma3",
+    }
+
+
+def test_llama_defaults() -> None:
+    spec = build("llama", num_key_value_heads="absent", head_dim=None)
+    assert (spec.num_kv_heads, spec.head_dim, spec.attention_scale) == (4, 16, 0.25)
+    assert spec.layers == (LayerSpec(None, 0),) * 6
+    assert spec.ropes == (RopeSpec(theta=10_000.0, rotary_dim=16),)
+    assert spec.windows == (None,)
+    assert not spec.tied_head
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "scaling"),
+    [
+        ({"rope_theta": 5e5}, {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, None),
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}},
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}},
+            LinearScaling(4.0),
+        ),
+        (
+            {
+                "rope_theta": 5e5,
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8,
+                    "low_freq_factor": 1,
+                    "high_freq_factor": 4,
+                    "original_max_position_embeddings": 128,
+                },
+            },
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 5e5,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 128,
+                }
+            },
+            Llama3Scaling(8.0, 1.0, 4.0, 128),
+        ),
+        (
+            {
+                "rope_theta": 5e5,
+                "original_max_position_embeddings": 128,
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5, "truncate": False},
+            },
+            {
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "rope_theta": 5e5,
+                    "factor": 4.0,
+                    "attention_factor": 1.5,
+                    "truncate": False,
+                    "original_max_position_embeddings": 128,
+                }
+            },
+            YarnScaling(4.0, 1.5, 32.0, 1.0, 128, False),
+        ),
+    ],
+)
+def test_old_and_new_spelling_of_rope(old: dict[str, Any], new: dict[str, Any], scaling: object) -> None:
+    assert build("llama", **old) == build("llama", **new)
+    assert build("llama", **new).ropes[0] == RopeSpec(theta=5e5, rotary_dim=16, scaling=scaling)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("where", ["top", "rope_parameters"])
+def test_partial_rotary(where: str) -> None:
+    changes: dict[str, Any] = {"partial_rotary_factor": 0.5}
+    if where == "rope_parameters":
+        changes = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **changes}}
+    assert build("llama", **changes).ropes[0].rotary_dim == 8
+
+
+def test_mistral_window() -> None:
+    assert build("mistral", sliding_window=32).windows == (32,)
+    assert build("mistral", sliding_window=None).windows == (None,)
+
+
+def test_qwen_windows() -> None:
+    assert build("qwen2", use_sliding_window=False, sliding_window=32).windows == (None,)
+    old = build("qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=4)
+    types = ["full_attention"] * 4 + ["sliding_attention"] * 2
+    assert old == build("qwen2", layer_types=types, sliding_window=32)
+    assert [layer.window for layer in old.layers] == [None] * 4 + [32] * 2
+    assert old.windows == (None, 32)
+    assert old.qkv_bias
+    assert not old.o_bias
+
+
+def test_qwen3_head_size() -> None:
+    assert build("qwen3").head_dim == 128
+    assert build("qwen3", head_dim=32).attention_scale == 32**-0.5
+    assert build("qwen3").qk_norm
+
+
+def test_gemma() -> None:
+    spec = build("gemma", hidden_act="gelu", tie_word_embeddings="absent")
+    assert (spec.activation, spec.norm_offset, spec.embedding_scale, spec.tied_head) == ("gelu_tanh", 1.0, 8.0, True)
+    assert not build("gemma", tie_word_embeddings=False).tied_head
+
+
+def test_gemma2_alternates_and_caps() -> None:
+    spec = build("gemma2", sliding_window=32, query_pre_attn_scalar=64, attn_logit_softcapping=50.0)
+    assert [layer.window for layer in spec.layers] == [32, None] * 3
+    assert (spec.attention_scale, spec.attention_soft_cap, spec.final_soft_cap) == (0.125, 50.0, None)
+    assert spec.sandwich_norms
+
+
+def test_gemma3_spellings_agree() -> None:
+    shared = {"sliding_window": 32, "head_dim": 16}
+    old = build(
+        "gemma3_text",
+        rope_theta=1e6,
+        rope_local_base_freq=1e4,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+        sliding_window_pattern=3,
+        **shared,
+    )
+    new = build(
+        "gemma3_text",
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+        layer_types=(["sliding_attention"] * 2 + ["full_attention"]) * 2,
+        **shared,
+    )
+    assert old == new
+    assert new.ropes == (
+        RopeSpec(theta=1e6, rotary_dim=16, scaling=LinearScaling(8.0)),
+        RopeSpec(theta=1e4, rotary_dim=16),
+    )
+    assert new.layers[:3] == (LayerSpec(32, 1), LayerSpec(32, 1), LayerSpec(None, 0))
+
+
+def test_gemma3_fills_in_what_its_releases_leave_out() -> None:
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    spec = next(each for each in ARCHITECTURES if each.model_type == "gemma3").build(
+        HFConfig({"text_config": text | {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})
+    )
+    assert (spec.vocab_size, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (262_208, 8, 4, 256)
+    assert (spec.max_positions, spec.attention_scale, spec.tied_head) == (131_072, 1 / 16, True)
+    assert spec.ropes == (
+        RopeSpec(theta=1e6, rotary_dim=256, scaling=LinearScaling(8.0)),
+        RopeSpec(theta=1e4, rotary_dim=256),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [
+        ("llama", "hidden_act", "relu6"),
+        ("llama", "rope_scaling", {"type": "dynamic", "factor": 2.0}),
+        ("llama", "rope_parameters", {"rope_type": "longrope", "rope_theta": 1e4}),
+        ("llama", "quantization_config", {"quant_method": "gptq"}),
+        ("llama", "num_attention_heads", "four"),
+        ("llama", "num_key_value_heads", 3),
+        ("llama", "vocab_size", "absent"),
+        ("qwen3", "layer_types", ["linear_attention"] * 6),
+        ("qwen3", "layer_types", ["full_attention"]),
+        ("gemma2", "sliding_window", None),
+        ("gemma3_text", "use_bidirectional_attention", True),
+    ],
+)
+def test_refusals_name_the_key(model_type: str, key: str, value: Any) -> None:
+    assert f"`{key}`" in str(refusal(model_type, **({"sliding_window": 32, "head_dim": 16} | {key: value})))
+
+
+def test_reading_the_file(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="has no config"):
+        HFConfig.read(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(StartupError, match="cannot be read"):
+        HFConfig.read(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"a": 1}))
+    assert HFConfig.read(tmp_path).get("a", int) == 1

@@ -1,0 +1,99 @@
+"""How the KV cache is sized, and the refusal when it does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tgi_core.contract import KVGroup, MemoryLine, ShardLimits
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.shards.memory import KVSizes, size_kv_cache
+
+FULL = KVGroup(None, 1000)
+WINDOW = KVGroup(100, 300)
+
+
+def size(
+    groups: list[KVGroup],
+    *,
+    available_bytes: int = 10**12,
+    max_slots: int = 4,
+    max_total_tokens: int | None = None,
+    kv_cache_bytes: int | None = None,
+    model_max_tokens: int = 4096,
+) -> KVSizes:
+    limits = ShardLimits(
+        max_slots=max_slots,
+        max_step_tokens=64,
+        block_size=16,
+        max_total_tokens=max_total_tokens,
+        kv_cache_bytes=kv_cache_bytes,
+    )
+    return size_kv_cache(groups, limits, model_max_tokens, available_bytes, [MemoryLine("weights", 5 << 20)])
+
+
+def blocks(sizes: KVSizes) -> list[int]:
+    return [budget.blocks for budget in sizes.groups]
+
+
+def test_never_more_than_all_slots_can_use() -> None:
+    sizes = size([FULL], max_total_tokens=100)
+    assert blocks(sizes) == [4 * 7]
+    assert sizes.max_total_tokens == 100
+
+
+def test_takes_what_is_there() -> None:
+    sizes = size([FULL], available_bytes=50_999)
+    assert blocks(sizes) == [50]
+    assert sizes.size_bytes == 50_000
+    assert sizes.max_total_tokens == 800
+
+
+def test_the_users_size_goes_before_what_is_there() -> None:
+    assert blocks(size([FULL], kv_cache_bytes=20_000)) == [20]
+
+
+def test_the_model_bounds_the_length() -> None:
+    assert size([FULL], model_max_tokens=333).max_total_tokens == 333
+
+
+def test_window_groups_have_the_same_capacity_until_they_need_no_more() -> None:
+    sizes = size([FULL, WINDOW], available_bytes=26_000)
+    assert blocks(sizes) == [20, 20]
+    # 100 + 64 tokens and one block that is begun, twice over, for each of four slots.
+    sizes = size([FULL, WINDOW], available_bytes=500_000)
+    assert blocks(sizes) == [500 - 29, 2 * 4 * 12]
+    assert sizes.size_bytes <= 500_000
+
+
+def test_only_windows_do_not_bound_the_length() -> None:
+    sizes = size([WINDOW], available_bytes=100 * 300, model_max_tokens=100_000)
+    assert blocks(sizes) == [96]
+    assert sizes.max_total_tokens == 100_000
+
+
+def test_refusal_shows_the_table_and_what_would_fit() -> None:
+    with pytest.raises(StartupError) as caught:
+        size([FULL], available_bytes=50_000, max_total_tokens=2000)
+    assert caught.value.exit_code is ExitCode.MEMORY
+    text = str(caught.value)
+    assert "2000 tokens" in text
+    assert "weights" in text
+    assert "5.0 MiB" in text
+    assert "125000 bytes" in text
+    assert "--max-total-tokens to 800" in text
+    # Both remedies work.
+    assert size([FULL], kv_cache_bytes=125_000, max_total_tokens=2000).max_total_tokens == 2000
+    assert size([FULL], available_bytes=50_000, max_total_tokens=800).max_total_tokens == 800
+
+
+def test_refusal_without_room_for_one_block() -> None:
+    with pytest.raises(StartupError) as caught:
+        size([FULL], available_bytes=999)
+    assert caught.value.exit_code is ExitCode.MEMORY
+    assert "--max-total-tokens" not in str(caught.value)
+
+
+def test_longer_than_the_model() -> None:
+    with pytest.raises(StartupError, match="4096 tokens the model was made for") as caught:
+        size([FULL], max_total_tokens=4097)
+    assert caught.value.exit_code is ExitCode.USAGE
