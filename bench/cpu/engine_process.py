@@ -13,8 +13,10 @@ import zmq
 
 from tgi_core.config import ApiConfig, EngineConfig, ModelConfig, ServerConfig
 from tgi_core.engine.control import Ready, Refused, Shutdown, receive_control, send_control
+from tgi_core.engine.environment import default_environment
 from tgi_core.engine.frames import Finish, RequestFailed, Submit, decode_message, encode, pack_ids
 from tgi_core.engine.process import run_engine
+from tgi_core.plugins import Plugins
 from tgi_core.sampling.params import SamplingParams
 
 KV_CACHE_BYTES = 1 << 30
@@ -62,7 +64,8 @@ class EngineProcess:
         spawn = multiprocessing.get_context("spawn")
         self._control, their_end = spawn.Pipe()
         self._process = spawn.Process(target=run_engine, args=(config, address, their_end))
-        self._process.start()
+        with default_environment(Plugins.discover().backends()[backend].process_environment()):
+            self._process.start()
         their_end.close()
         self._wait_until_ready()
         self._context = zmq.Context()

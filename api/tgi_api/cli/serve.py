@@ -63,7 +63,14 @@ def _start(arguments: Arguments, settings: ServeSettings, display: Display) -> i
         from tgi_api.server import run_api
         from tgi_core.engine.supervisor import Supervisor
 
-        return Supervisor(config, listener, api_target=run_api, events=StartView(config, listener, display)).run()
+        supervisor = Supervisor(
+            config,
+            listener,
+            engine_environment=backend.process_environment(),
+            api_target=run_api,
+            events=StartView(config, listener, display),
+        )
+        return supervisor.run()
 
 
 def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:

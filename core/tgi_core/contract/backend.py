@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -70,6 +71,10 @@ class Backend(ABC):
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """What the devices can do."""
+
+    def process_environment(self) -> Mapping[str, str]:
+        """Environment variables that an engine process must be started with; one that is set already is left alone."""
+        return {}
 
     @abstractmethod
     def open_device(self, local_index: int) -> Device:

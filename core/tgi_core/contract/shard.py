@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -106,7 +106,12 @@ class ModelShard(ABC):
 
     Steps are collected in the order of their launch. With ``run_ahead`` 1 a second step may be launched before the
     first is collected. A raised exception is a fault of the whole replica.
+
+    Attributes:
+        notes: what a user should know, said at start; such as an operation that runs on the slower reference.
     """
+
+    notes: Sequence[str] = ()
 
     @abstractmethod
     def load(self, progress: LoadProgress) -> None:

@@ -107,6 +107,7 @@ class _Engine:
             load_seconds=loaded - started,
             warm_up_seconds=warm - loaded,
             memory=[(line.name, line.size_bytes) for line in budget.memory],
+            notes=list(self._shard.notes),
         )
 
     def serve(self) -> None:

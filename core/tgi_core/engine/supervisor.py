@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from types import FrameType
@@ -31,6 +31,7 @@ from tgi_core.engine.control import (
     receive_control,
     send_control,
 )
+from tgi_core.engine.environment import default_environment
 from tgi_core.engine.process import HUNG_STEP_EXIT_CODE, run_engine
 from tgi_core.errors import ExitCode, StartupError
 
@@ -89,6 +90,13 @@ class Supervisor:
 
     The API process outlives engines: while none is up it answers 503. It is started at once, so that it has read its
     tokenizer by the time the engine is warm, and opens the port only then.
+
+    Args:
+        config: of the whole server.
+        listener: a bound socket that does not listen yet.
+        engine_environment: the backend's ``process_environment``.
+        api_target: entry of the API process.
+        events: called with everything a user may want to see.
     """
 
     def __init__(
@@ -96,11 +104,13 @@ class Supervisor:
         config: ServerConfig,
         listener: socket.socket,
         *,
+        engine_environment: Mapping[str, str],
         api_target: ApiTarget,
         events: Callable[[Event], None],
     ) -> None:
         self._config = config
         self._listener = listener
+        self._engine_environment = engine_environment
         self._api_target = api_target
         self._tell = events
         self._processes = multiprocessing.get_context("spawn")
@@ -247,7 +257,8 @@ class Supervisor:
         process = self._processes.Process(
             target=run_engine, args=(self._config, address, remote), name="tgi-serve engine"
         )
-        process.start()
+        with default_environment(self._engine_environment):
+            process.start()
         remote.close()
         self._engine = _EngineProcess(process, pipe, address)
 

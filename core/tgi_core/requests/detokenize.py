@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from tgi_core.requests.tokenizer import REPLACEMENT, TextTokenizer
 
-_MAX_HELD_TOKENS = 4
-"""An unfinished character is at most three bytes, so of four tokens that end unreadable the first is finished."""
+_MAX_UNFINISHED = 3
+"""The bytes of an unfinished character, each perhaps shown as a U+FFFD of its own; what stands before them is final."""
+
+_CONTEXT_TOKENS = 8
+"""So many tokens decode to the same end as all of them: decoding is back in step after three bytes."""
 
 
 class IncrementalDetokenizer:
@@ -15,7 +18,7 @@ class IncrementalDetokenizer:
     before it. Most groups are a single token, whose text the tokenizer remembers, so a token costs one look-up. The
     pieces joined equal the decoding of the whole sequence in the context of a prompt, without a character left
     unfinished at its end: what is whole is handed out at once, so nothing has to be flushed. Bytes that are not UTF-8
-    become U+FFFD as soon as it is certain that nothing completes them; at the end they count as unfinished.
+    become U+FFFD as soon as it is certain that nothing completes them; the last of them count as unfinished.
     """
 
     __slots__ = ("_decode", "_held", "_released", "_whole_texts")
@@ -38,32 +41,20 @@ class IncrementalDetokenizer:
     def _push_held(self, token_id: int) -> str:
         self._held.append(token_id)
         text = self._decode(self._held)
-        whole = text.rstrip(REPLACEMENT)
-        if len(whole) == len(text):
+        whole = len(text.rstrip(REPLACEMENT))
+        if whole == len(text):
             piece = text[self._released :]
             self._held = []
             self._released = 0
             return piece
-        if len(self._held) >= _MAX_HELD_TOKENS:
-            return self._release_unreadable(text)
-        piece = whole[self._released :]
-        self._released = max(self._released, len(whole))
+        final = max(self._released, whole, len(text) - _MAX_UNFINISHED)
+        piece = text[self._released : final]
+        self._released = final
+        if len(self._held) > _CONTEXT_TOKENS:
+            self._forget_front(len(text) - final)
         return piece
 
-    def _release_unreadable(self, text: str) -> str:
-        """Hand out the first held tokens, whose bytes nothing can complete, and go on with the others."""
-        front, rest = self._split_unreadable(text)
-        piece = front[self._released :]
-        self._held = []
-        self._released = max(0, self._released - len(front))
-        for token_id in rest:
-            piece += self._push_held(token_id)
-        return piece
-
-    def _split_unreadable(self, text: str) -> tuple[str, list[int]]:
-        for count in range(1, len(self._held)):
-            front, rest = self._decode(self._held[:count]), self._held[count:]
-            # A cut inside the bytes of one character shows as one more U+FFFD.
-            if front.count(REPLACEMENT) + self._decode(rest).count(REPLACEMENT) <= text.count(REPLACEMENT):
-                return front, rest
-        return text, []
+    def _forget_front(self, waiting: int) -> None:
+        """Hold no more tokens than decide what the last ``waiting`` characters become."""
+        self._held = self._held[-_CONTEXT_TOKENS:]
+        self._released = max(0, len(self._decode(self._held)) - waiting)

@@ -117,7 +117,7 @@ class EagerShard(ModelShard):
                 "Use another backend.",
                 ExitCode.BACKEND,
             )
-        self.notes = list(kernels.notes)
+        self.notes: list[str] = list(kernels.notes)
         self._attention_kernels = self._bind_attention()
         self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
         self._decoder: Decoder | None = None
