@@ -5,8 +5,8 @@ Nothing here imports torch or a vendor SDK. Version 0: it may change until three
 
 from tgi_core.contract.backend import Backend, BackendInfo, DeviceInfo, Probe
 from tgi_core.contract.capabilities import Capabilities, GraphMode, ShapeMode
-from tgi_core.contract.device import Device, DeviceEvent, DeviceMemory
-from tgi_core.contract.kernels import AttentionBatch, AttentionSpec, Kernels, SampleInputs
+from tgi_core.contract.device import Device, DeviceEvent, DeviceGraph, DeviceMemory
+from tgi_core.contract.kernels import AttentionBatch, AttentionSpec, DecodeInputs, HeadNorms, Kernels, SampleInputs
 from tgi_core.contract.plan import (
     PLAN_VERSION,
     AppendedBlocks,
@@ -41,12 +41,15 @@ __all__ = [
     "BackendInfo",
     "Capabilities",
     "CopiedBlock",
+    "DecodeInputs",
     "Device",
     "DeviceEvent",
+    "DeviceGraph",
     "DeviceInfo",
     "DeviceMemory",
     "DeviceState",
     "GraphMode",
+    "HeadNorms",
     "KVBudget",
     "KVGroup",
     "KVGroupBudget",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -24,6 +25,13 @@ class DeviceEvent(Protocol):
 
     def synchronize(self) -> None:
         """Return when the device has passed the point."""
+
+
+class DeviceGraph(Protocol):
+    """Work that was recorded once."""
+
+    def replay(self) -> None:
+        """Launch the work again, on the tensors it was recorded with."""
 
 
 class Device(ABC):
@@ -58,6 +66,14 @@ class Device(ABC):
         import torch
 
         return torch.zeros(shape, dtype=dtype, device=self.torch_device)
+
+    def capture(self, work: Callable[[], None]) -> DeviceGraph:
+        """Record what ``work`` launches. Only asked where ``Capabilities.graph`` says so.
+
+        ``work`` runs once before it is recorded, so that whatever it compiles or allocates lazily exists. All graphs
+        share one memory pool: capture the largest first, and replay them one after the other.
+        """
+        raise NotImplementedError("a device that declares graphs implements capture")
 
     def record_event(self) -> DeviceEvent:
         """Mark the present point of the device's work. The default waits for the whole device."""

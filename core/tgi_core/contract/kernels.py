@@ -15,6 +15,8 @@ from tgi_core.sampling.params import Tier
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tgi_core.contract.state import DeviceState
+
 PackedWeight = Any
 """What ``pack_linear`` returns and ``linear`` takes; only the kernels know its form."""
 
@@ -40,11 +42,21 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     soft_cap: float | None = None
 
 
+class HeadNorms(NamedTuple):
+    """RMS norms over each head of queries and keys; ``eps`` and ``offset`` as ``Kernels.rms_norm`` takes them."""
+
+    q_norm_D: Tensor
+    k_norm_D: Tensor
+    eps: float
+    offset: float
+
+
 class AttentionBatch(NamedTuple):
     """One KV group's view of a step.
 
     Attributes:
-        q_lens, kv_lens: per row, on the host: tokens computed, tokens in the cache after the step.
+        q_lens, kv_lens: per row, on the host: tokens computed, tokens in the cache after the step. In a captured step
+            ``kv_lens`` are upper bounds; kernels that can be captured read the lengths on the device.
         num_decodes: how many leading rows have q_len 1.
         q_starts_B: int64 [B + 1] on the device: where each row's tokens begin in the T axis.
         kv_lens_B: int32 on the device.
@@ -65,8 +77,25 @@ class AttentionBatch(NamedTuple):
     window: int | None
 
 
+class DecodeInputs(NamedTuple):
+    """What a step of decodes computes, one token a row, as the tables hold it.
+
+    Attributes:
+        ids_B: int32, the rows' last known tokens. positions_B: int64, their positions.
+        kv_lens_B: int32, tokens in the cache after the step.
+        block_tables: per KV group the rows' block tables, int32 [B, M]; columns past ``kv_lens`` hold anything.
+        slot_mappings: per KV group where keys and values go, int64 [B].
+    """
+
+    ids_B: Tensor
+    positions_B: Tensor
+    kv_lens_B: Tensor
+    block_tables: tuple[Tensor, ...]
+    slot_mappings: tuple[Tensor, ...]
+
+
 class SampleInputs(NamedTuple):
-    """Per row that samples: its parameters and its tokens so far.
+    """Per row that samples: its parameters and its tokens so far. With the greedy tier only ``slots`` is per row.
 
     Attributes:
         slots_B: int64, rows of ``tokens_SL``.
@@ -105,6 +134,10 @@ class Kernels(ABC):
         """Whether this object's own ``operation`` can do ``spec``. A "no" binds the reference, said at start."""
         return True
 
+    def captures(self, tier: Tier) -> bool:
+        """Whether ``sample`` of this tier can be captured: it copies nothing from the host and asks for no values."""
+        return tier is Tier.GREEDY
+
     @abstractmethod
     def embedding(self, ids_T: Tensor, weight_VE: Tensor) -> Tensor:
         """Rows of the embedding table: [T] integers -> [T, E] in the table's dtype."""
@@ -116,6 +149,10 @@ class Kernels(ABC):
     @abstractmethod
     def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
         """``x @ weight.T + bias``: [T, K] -> [T, N], accumulated in float32."""
+
+    @abstractmethod
+    def gated_linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None, activation: str) -> Tensor:
+        """``activation_mul(linear(x, weight, bias), activation)``: [T, K] -> [T, N / 2]."""
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
@@ -167,6 +204,19 @@ class Kernels(ABC):
         """
 
     @abstractmethod
+    def norm_rope_write_kv(
+        self,
+        qkv_TX: Tensor,
+        spec: AttentionSpec,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache_NP2KD: Tensor,
+        slot_mapping_T: Tensor,
+        *,
+        norms: HeadNorms,
+    ) -> Tensor:
+        """``rms_norm`` over every head of queries and keys, then ``rope_write_kv``; may overwrite ``qkv``."""
+
+    @abstractmethod
     def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:
         """What the layers of one KV group share in a step (masks, split plans). Once a step and group."""
 
@@ -201,4 +251,14 @@ class Kernels(ABC):
 
     @abstractmethod
     def advance_tables(self, tokens_SL: Tensor, lengths_S: Tensor, slots_B: Tensor, ids_B: Tensor) -> None:
-        """Append each row's new token: ``tokens[slot, lengths[slot]] = id``, then ``lengths[slot] += 1``, in place."""
+        """Append each row's new token: ``tokens[slot, lengths[slot]] = id``, then ``lengths[slot] += 1``, in place.
+
+        Rows that only pad a step name the scratch row, the last, whose length must be 1 before and stays 1.
+        """
+
+    @abstractmethod
+    def decode_inputs(self, state: DeviceState, slots_B: Tensor) -> DecodeInputs:
+        """Gather what a step of decodes computes: for each slot its last known token. ``slots`` is int64 [B].
+
+        The launch depends on nothing but the number of rows, so that it can be captured.
+        """

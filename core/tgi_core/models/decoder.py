@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import AttentionSpec, Kernels, PackedWeight, PreparedAttention
+from tgi_core.contract.kernels import AttentionSpec, HeadNorms, Kernels, PackedWeight, PreparedAttention
 from tgi_core.models.spec import ArchitectureSpec
 
 
@@ -115,8 +115,8 @@ class Decoder:
             if layer.attention_out_norm_E is not None:
                 x_TE = kernels.rms_norm(x_TE, layer.attention_out_norm_E, eps, offset)
             x_TE, residual_TE = kernels.add_rms_norm(x_TE, residual_TE, layer.mlp_norm_E, eps, offset)
-            gate_up_T2F = kernels.linear(x_TE, layer.gate_up, layer.gate_up_bias)
-            x_TE = kernels.linear(kernels.activation_mul(gate_up_T2F, spec.activation), layer.down, layer.down_bias)
+            x_TF = kernels.gated_linear(x_TE, layer.gate_up, layer.gate_up_bias, spec.activation)
+            x_TE = kernels.linear(x_TF, layer.down, layer.down_bias)
             if layer.mlp_out_norm_E is not None:
                 x_TE = kernels.rms_norm(x_TE, layer.mlp_out_norm_E, eps, offset)
             x_TE, residual_TE = kernels.add_rms_norm(x_TE, residual_TE, self._norms_after_mlp[index], eps, offset)
@@ -142,19 +142,12 @@ class Decoder:
         kernels, spec = self._attention_kernels[group], self._attention_specs[group]
         qkv_TX = self._kernels.linear(x_TE, layer.qkv, layer.qkv_bias)
         if layer.q_norm_D is not None and layer.k_norm_D is not None:
-            self._norm_heads(qkv_TX, layer.q_norm_D, layer.k_norm_D)
-        q_THD = kernels.rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T)
+            norms = HeadNorms(layer.q_norm_D, layer.k_norm_D, self.spec.norm_eps, self.spec.norm_offset)
+            q_THD = kernels.norm_rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T, norms=norms)
+        else:
+            q_THD = kernels.rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T)
         output_THD = kernels.attention(q_THD, cache_NP2KD, view.prepared, spec)
         return self._kernels.linear(output_THD.flatten(1), layer.o, layer.o_bias)
-
-    def _norm_heads(self, qkv_TX: Tensor, q_norm_D: Tensor, k_norm_D: Tensor) -> None:
-        """Norm every head of queries and keys in place."""
-        spec = self.spec
-        heads_TXD = qkv_TX.view(len(qkv_TX), -1, spec.head_dim)
-        q_THD = heads_TXD[:, : spec.num_heads]
-        k_TKD = heads_TXD[:, spec.num_heads : spec.num_heads + spec.num_kv_heads]
-        q_THD.copy_(self._kernels.rms_norm(q_THD, q_norm_D, spec.norm_eps, spec.norm_offset))
-        k_TKD.copy_(self._kernels.rms_norm(k_TKD, k_norm_D, spec.norm_eps, spec.norm_offset))
 
 
 def attention_specs(spec: ArchitectureSpec) -> tuple[AttentionSpec, ...]:

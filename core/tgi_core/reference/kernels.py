@@ -9,11 +9,14 @@ from torch import Tensor
 from tgi_core.contract.kernels import (
     AttentionBatch,
     AttentionSpec,
+    DecodeInputs,
+    HeadNorms,
     Kernels,
     PackedWeight,
     PreparedAttention,
     SampleInputs,
 )
+from tgi_core.contract.state import DeviceState
 from tgi_core.reference import attention, norms, sampling
 from tgi_core.reference.rope import rope
 
@@ -29,6 +32,9 @@ class ReferenceKernels(Kernels):
 
     def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
         return F.linear(x_TK, weight, bias_N)
+
+    def gated_linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None, activation: str) -> Tensor:
+        return self.activation_mul(self.linear(x_TK, weight, bias_N), activation)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
         return norms.rms_norm(x, weight, eps, offset)
@@ -67,6 +73,23 @@ class ReferenceKernels(Kernels):
         self.write_kv((k_TKD, v_TKD), cache_NP2KD, slot_mapping_T)
         return q_THD
 
+    def norm_rope_write_kv(
+        self,
+        qkv_TX: Tensor,
+        spec: AttentionSpec,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache_NP2KD: Tensor,
+        slot_mapping_T: Tensor,
+        *,
+        norms: HeadNorms,
+    ) -> Tensor:
+        heads_TXD = qkv_TX.view(len(qkv_TX), -1, spec.head_dim)
+        q_THD = heads_TXD[:, : spec.num_heads]
+        k_TKD = heads_TXD[:, spec.num_heads : spec.num_heads + spec.num_kv_heads]
+        q_THD.copy_(self.rms_norm(q_THD, norms.q_norm_D, norms.eps, norms.offset))
+        k_TKD.copy_(self.rms_norm(k_TKD, norms.k_norm_D, norms.eps, norms.offset))
+        return self.rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, slot_mapping_T)
+
     def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:  # noqa: ARG002
         return batch
 
@@ -89,3 +112,19 @@ class ReferenceKernels(Kernels):
         positions_B = lengths_S.index_select(0, slots_B)
         tokens_SL[slots_B, positions_B.long()] = ids_B.to(tokens_SL.dtype)
         lengths_S.index_copy_(0, slots_B, positions_B + 1)
+        lengths_S[-1:] = 1
+
+    def decode_inputs(self, state: DeviceState, slots_B: Tensor) -> DecodeInputs:
+        kv_lens_B = state.lengths_S.index_select(0, slots_B)
+        positions_B = kv_lens_B.long() - 1
+        block_size = state.kv[0].shape[1]
+        columns_B, offsets_B = positions_B // block_size, positions_B % block_size
+        return DecodeInputs(
+            ids_B=state.tokens_SL[slots_B, positions_B],
+            positions_B=positions_B,
+            kv_lens_B=kv_lens_B,
+            block_tables=tuple(table_SM.index_select(0, slots_B) for table_SM in state.block_tables),
+            slot_mappings=tuple(
+                table_SM[slots_B, columns_B].long() * block_size + offsets_B for table_SM in state.block_tables
+            ),
+        )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, DeviceState, SampleInputs, StepPlan
+from tgi_core.sampling.params import Tier
+from tgi_core.shards.transfer import upload
 
 
 class StepBatch(NamedTuple):
@@ -32,7 +34,7 @@ class StepBatch(NamedTuple):
 def make_batch(plan: StepPlan, state: DeviceState, windows: Sequence[int | None], block_size: int) -> StepBatch:
     """Gather what a step computes; the input ids come from the tables, where sampling has put them."""
     device = state.tokens_SL.device
-    rows_3B = torch.tensor([plan.slots, plan.q_lens, plan.kv_lens]).to(device, non_blocking=True)
+    rows_3B = upload(torch.tensor([plan.slots, plan.q_lens, plan.kv_lens]), device)
     slots_B, q_lens_B, kv_lens_B = rows_3B.unbind(0)
     num_rows, num_tokens = len(plan.slots), sum(plan.q_lens)
     q_starts_B = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
@@ -67,8 +69,8 @@ def make_batch(plan: StepPlan, state: DeviceState, windows: Sequence[int | None]
     if all(plan.samples) and num_tokens == num_rows:
         sample_tokens_B, sample_slots_B = None, slots_B
     else:
-        rows_B = torch.tensor([row for row, samples in enumerate(plan.samples) if samples], dtype=torch.int64)
-        rows_B = rows_B.to(device, non_blocking=True)
+        rows = [row for row, samples in enumerate(plan.samples) if samples]
+        rows_B = upload(torch.tensor(rows, dtype=torch.int64), device)
         sample_tokens_B = q_starts_B[rows_B + 1] - 1
         sample_slots_B = slots_B[rows_B]
     return StepBatch(
@@ -80,8 +82,27 @@ def make_batch(plan: StepPlan, state: DeviceState, windows: Sequence[int | None]
     )
 
 
-def sample_inputs(plan: StepPlan, state: DeviceState, slots_B: Tensor) -> SampleInputs:
-    """The sampling parameters of the rows that sample, as the tables hold them now."""
+def sample_inputs(state: DeviceState, slots_B: Tensor, tier: Tier, max_length: int) -> SampleInputs:
+    """The sampling parameters of the rows that sample, as the tables hold them now.
+
+    ``max_length`` is an upper bound of the rows' lengths. The greedy tier reads no parameter: it gets the tables
+    themselves, which costs no gathering.
+    """
+    if tier is Tier.GREEDY:
+        return SampleInputs(
+            slots_B=slots_B,
+            lengths_B=state.lengths_S,
+            positions_B=state.lengths_S,
+            temperature_B=state.temperature_S,
+            top_p_B=state.top_p_S,
+            top_k_B=state.top_k_S,
+            repetition_penalty_B=state.repetition_penalty_S,
+            do_sample_B=state.do_sample_S,
+            seed_B=state.seed_S,
+            tokens_SL=state.tokens_SL,
+            tier=tier,
+            max_length=max_length,
+        )
     lengths_B = state.lengths_S[slots_B]
     return SampleInputs(
         slots_B=slots_B,
@@ -94,6 +115,6 @@ def sample_inputs(plan: StepPlan, state: DeviceState, slots_B: Tensor) -> Sample
         do_sample_B=state.do_sample_S[slots_B],
         seed_B=state.seed_S[slots_B],
         tokens_SL=state.tokens_SL,
-        tier=plan.tier,
-        max_length=max(plan.kv_lens),
+        tier=tier,
+        max_length=max_length,
     )

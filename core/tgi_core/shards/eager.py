@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import (
+    AttentionBatch,
     Capabilities,
     Device,
     DeviceEvent,
     DeviceState,
+    GraphMode,
     Kernels,
     KVBudget,
     KVGroup,
@@ -38,8 +41,10 @@ from tgi_core.plugins import Plugins
 from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling.params import SamplingParams, Tier
 from tgi_core.shards.batch import make_batch, sample_inputs
+from tgi_core.shards.graphs import DecodeGraphs
 from tgi_core.shards.memory import size_kv_cache
 from tgi_core.shards.tables import apply_plan, make_state
+from tgi_core.shards.transfer import download
 from tgi_core.shards.worker import InlineWorker, ThreadWorker, Worker
 from tgi_core.weights.checkpoint import Checkpoint
 
@@ -50,19 +55,23 @@ _HOST_WARM_UP_TOKENS = 256
 """A step of this size is measured on the host, where a real one takes seconds; activations grow with the tokens."""
 
 
-class _Forward(NamedTuple):
-    """A computed forward: logits of the rows that sample (None without such rows) and their slots."""
-
-    logits_BV: Tensor | None
-    slots_B: Tensor
-
-
 class _Sampled(NamedTuple):
     """Tokens on their way to the host; readable once the event has been waited for."""
 
     ids_B: Tensor
     logprobs_B: Tensor
     event: DeviceEvent
+
+
+class _Forward(NamedTuple):
+    """A computed forward: logits of the rows that sample (None without such rows) and their slots.
+
+    A replayed step has sampled already.
+    """
+
+    logits_BV: Tensor | None
+    slots_B: Tensor
+    sampled: _Sampled | None = None
 
 
 class _Ticket:
@@ -119,10 +128,15 @@ class EagerShard(ModelShard):
             )
         self.notes: list[str] = list(kernels.notes)
         self._attention_kernels = self._bind_attention()
+        # The reference's attention reads lengths on the host, where a recorded step does not know them.
+        own_attention = all(bound is kernels for bound in self._attention_kernels)
+        self._records = capabilities.graph is not GraphMode.NONE and own_attention
         self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
         self._decoder: Decoder | None = None
         self._state: DeviceState | None = None
         self._rotary_tables: tuple[Tensor, ...] = ()
+        self._graphs: DecodeGraphs | None = None
+        self._decode_starts_B = torch.empty(0)
         self._block_size = 0
         self._weights_bytes = 0
 
@@ -155,6 +169,7 @@ class EagerShard(ModelShard):
 
     def close(self) -> None:
         self._worker.close()
+        self._graphs = None
         self._decoder = None
         self._state = None
         self._rotary_tables = ()
@@ -193,15 +208,19 @@ class EagerShard(ModelShard):
         self._block_size = limits.block_size
         activations_bytes = self._measure_activations(limits)
         memory = [MemoryLine("weights", self._weights_bytes), MemoryLine("activations", activations_bytes)]
-        available_bytes = self._available_bytes(limits, activations_bytes)
+        if self._records:
+            memory.append(MemoryLine("graphs", self._measure_graphs(limits)))
+        available_bytes = self._available_bytes(limits, sum(line.size_bytes for line in memory[1:]))
         sizes = size_kv_cache(self._kv_groups(), limits, self._model.max_positions, available_bytes, memory)
         self._allocate(limits.max_slots, sizes.max_total_tokens, [budget.blocks for budget in sizes.groups])
         memory.append(MemoryLine("kv cache", sizes.size_bytes))
+        if self._records:
+            self._graphs = self._record_graphs(limits.max_slots)
         return KVBudget(limits.block_size, sizes.groups, sizes.max_total_tokens, memory)
 
-    def _available_bytes(self, limits: ShardLimits, activations_bytes: int) -> int:
+    def _available_bytes(self, limits: ShardLimits, taken_bytes: int) -> int:
         free_bytes = self._device.memory().free_bytes * limits.memory_fraction
-        return max(0, int((free_bytes - activations_bytes - _RESERVE_BYTES) * self._device.kv_cache_share))
+        return max(0, int((free_bytes - taken_bytes - _RESERVE_BYTES) * self._device.kv_cache_share))
 
     def _measure_activations(self, limits: ShardLimits) -> int:
         """Run the largest step over a cache of one block; returns the memory it took beyond what lasts, in bytes."""
@@ -226,10 +245,24 @@ class EagerShard(ModelShard):
             tier=Tier.FULL,
             new_slots=[NewSlot(slot, [0] * q_len, q_len, params) for slot, q_len in enumerate(q_lens)],
         )
-        self._sample_rows(plan, self._forward(plan), None)
+        forward = self._forward(plan)
         self._device.synchronize()
-        measured_bytes = max(0, self._device.memory().peak_bytes - before_bytes)
-        return measured_bytes * limits.max_step_tokens // num_tokens
+        # Layers need more the more tokens there are; sampling goes by rows, of which there are as many as there can be.
+        layers_bytes = (self._device.memory().peak_bytes - before_bytes) * limits.max_step_tokens // num_tokens
+        self._sample_rows(plan, forward, None)
+        self._device.synchronize()
+        return max(0, layers_bytes, self._device.memory().peak_bytes - before_bytes)
+
+    def _measure_graphs(self, limits: ShardLimits) -> int:
+        """Record the largest step over the measurement's tables; returns the memory it holds, which all share."""
+        self._device.reset_peak()
+        before_bytes = self._device.memory().peak_bytes
+        self._record_graphs(limits.max_slots, only_largest=True)
+        return max(0, self._device.memory().peak_bytes - before_bytes)
+
+    def _record_graphs(self, max_slots: int, *, only_largest: bool = False) -> DecodeGraphs:
+        tiers = [tier for tier in Tier if self._kernels.captures(tier)]
+        return DecodeGraphs(self._device, self._decode, tiers, max_slots, only_largest=only_largest)
 
     def _kv_groups(self) -> list[KVGroup]:
         assert self._decoder is not None, "load comes before warm_up"
@@ -255,7 +288,12 @@ class EagerShard(ModelShard):
         ]
         blocks_per_slot = -(-max_total_tokens // self._block_size)
         self._state = make_state(max_slots, max_total_tokens, blocks_per_slot, len(model.windows), caches)
+        # Rows that pad a step have one token, whose keys and values go to the scratch block.
+        self._state.lengths_S[-1:] = 1
+        for table_SM, scratch_block in zip(self._state.block_tables, blocks, strict=True):
+            table_SM[-1:] = scratch_block
         device = self._device.torch_device
+        self._decode_starts_B = torch.arange(max_slots + 1, device=device)
         self._rotary_tables = tuple(rotary_table(rope, max_total_tokens, device) for rope in model.ropes)
 
     @torch.inference_mode()
@@ -264,30 +302,73 @@ class EagerShard(ModelShard):
         assert state is not None, "warm_up comes before launch"
         assert decoder is not None
         apply_plan(plan, state, decoder.group_of_layer, self._kernels)
+        if self._graphs is not None and self._graphs.takes(plan):
+            decoded = self._graphs.replay(plan)
+            return _Forward(None, decoded.ids_B, _Sampled(*decoded, self._device.record_event()))
         batch = make_batch(plan, state, self._model.windows, self._block_size)
-        rotaries = []
-        for table, rope in zip(self._rotary_tables, self._model.ropes, strict=True):
-            cos_sin_T2R = table.index_select(0, batch.positions_T)
-            half = rope.rotary_dim // 2
-            rotaries.append((cos_sin_T2R[:, :half], cos_sin_T2R[:, half:]))
-        views = [
-            KVView(attention.slot_mapping_T, kernels.prepare_attention(attention, spec))
-            for attention, kernels, spec in zip(
-                batch.attention, self._attention_kernels, attention_specs(self._model), strict=True
-            )
-        ]
-        hidden_TE = decoder.hidden(batch.ids_T, rotaries, views, state.kv)
+        hidden_TE = self._hidden(state, decoder, batch.ids_T, batch.positions_T, batch.attention)
         if not any(plan.samples):
             return _Forward(None, batch.sample_slots_B)
         if batch.sample_tokens_B is not None:
             hidden_TE = hidden_TE.index_select(0, batch.sample_tokens_B)
         return _Forward(decoder.logits(hidden_TE), batch.sample_slots_B)
 
+    def _hidden(
+        self,
+        state: DeviceState,
+        decoder: Decoder,
+        ids_T: Tensor,
+        positions_T: Tensor,
+        batches: Sequence[AttentionBatch],
+    ) -> Tensor:
+        """The decoder's hidden states [T, E] of some tokens."""
+        rotaries = []
+        for table, rope in zip(self._rotary_tables, self._model.ropes, strict=True):
+            cos_sin_T2R = table.index_select(0, positions_T)
+            half = rope.rotary_dim // 2
+            rotaries.append((cos_sin_T2R[:, :half], cos_sin_T2R[:, half:]))
+        views = [
+            KVView(batch.slot_mapping_T, kernels.prepare_attention(batch, spec))
+            for batch, kernels, spec in zip(batches, self._attention_kernels, attention_specs(self._model), strict=True)
+        ]
+        return decoder.hidden(ids_T, rotaries, views, state.kv)
+
+    def _decode(self, slots_B: Tensor, tier: Tier) -> tuple[Tensor, Tensor]:
+        """One token for each slot, out of the tables and back into them; see ``shards.graphs.Decode``."""
+        state, decoder = self._state, self._decoder
+        assert state is not None
+        assert decoder is not None
+        inputs = self._kernels.decode_inputs(state, slots_B)
+        num_rows, max_length = len(slots_B), state.tokens_SL.shape[1]
+        batches = [
+            AttentionBatch(
+                q_lens=[1] * num_rows,
+                kv_lens=[max_length] * num_rows,
+                num_decodes=num_rows,
+                q_starts_B=self._decode_starts_B[: num_rows + 1],
+                kv_lens_B=inputs.kv_lens_B,
+                block_tables_BM=block_tables_BM,
+                slot_mapping_T=slot_mapping_B,
+                block_size=self._block_size,
+                window=window,
+            )
+            for block_tables_BM, slot_mapping_B, window in zip(
+                inputs.block_tables, inputs.slot_mappings, self._model.windows, strict=True
+            )
+        ]
+        hidden_BE = self._hidden(state, decoder, inputs.ids_B, inputs.positions_B, batches)
+        logits_BV = decoder.logits(hidden_BE)
+        ids_B, logprobs_B = self._kernels.sample(logits_BV, sample_inputs(state, slots_B, tier, max_length))
+        self._kernels.advance_tables(state.tokens_SL, state.lengths_S, slots_B, ids_B)
+        return ids_B, logprobs_B
+
     def _sample(self, ticket: _Ticket, late: LateInputs | None) -> _Sampled:
         return self._sample_rows(ticket.plan, ticket.forward.result(), late)
 
     @torch.inference_mode()
     def _sample_rows(self, plan: StepPlan, forward: _Forward, late: LateInputs | None) -> _Sampled:
+        if forward.sampled is not None:
+            return forward.sampled
         state, logits_BV, slots_B = self._state, forward.logits_BV, forward.slots_B
         assert state is not None
         if logits_BV is None:
@@ -297,15 +378,9 @@ class EagerShard(ModelShard):
             rows_R = torch.tensor(late.mask_rows, device=device)
             words = torch.frombuffer(bytearray(b"".join(late.masks)), dtype=torch.int32)
             logits_BV = self._kernels.apply_bitmask(logits_BV, rows_R, words.view(len(rows_R), -1).to(device))
-        ids_B, logprobs_B = self._kernels.sample(logits_BV, sample_inputs(plan, state, slots_B))
+        ids_B, logprobs_B = self._kernels.sample(logits_BV, sample_inputs(state, slots_B, plan.tier, max(plan.kv_lens)))
         self._kernels.advance_tables(state.tokens_SL, state.lengths_S, slots_B, ids_B)
-        return _Sampled(self._to_host(ids_B), self._to_host(logprobs_B), self._device.record_event())
-
-    def _to_host(self, tensor: Tensor) -> Tensor:
-        if not self._capabilities.asynchronous:
-            return tensor
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        return host.copy_(tensor, non_blocking=True)
+        return _Sampled(download(ids_B), download(logprobs_B), self._device.record_event())
 
 
 def _find_architecture(config: HFConfig) -> Architecture:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tgi_core.contract import AppendedBlocks, DeviceState, NewSlot, StepPlan
 from tgi_core.contract.kernels import Kernels
+from tgi_core.shards.transfer import upload
 
 _SMALLEST_TEMPERATURE = 1e-30
 _LARGEST_TEMPERATURE = 1e30
@@ -55,8 +56,8 @@ def _enter_slots(new_slots: list[NewSlot], state: DeviceState) -> None:
     device = state.tokens_SL.device
     for new in new_slots:
         tokens = torch.tensor(new.token_ids, dtype=torch.int32)
-        state.tokens_SL[new.slot, : len(new.token_ids)] = tokens.to(device, non_blocking=True)
-    slots = torch.tensor([new.slot for new in new_slots], device=device)
+        state.tokens_SL[new.slot, : len(new.token_ids)] = upload(tokens, device)
+    slots = upload(torch.tensor([new.slot for new in new_slots]), device)
     sampling = [new.sampling for new in new_slots]
     columns: list[tuple[Tensor, list[int] | list[float] | list[bool]]] = [
         (state.lengths_S, [len(new.token_ids) for new in new_slots]),
@@ -69,7 +70,7 @@ def _enter_slots(new_slots: list[NewSlot], state: DeviceState) -> None:
         (state.seed_S, [_signed(params.seed) for params in sampling]),
     ]
     for table_S, values in columns:
-        table_S[slots] = torch.tensor(values, dtype=table_S.dtype).to(device, non_blocking=True)
+        table_S[slots] = upload(torch.tensor(values, dtype=table_S.dtype), device)
 
 
 def _append_blocks(appended: list[AppendedBlocks], state: DeviceState) -> None:
@@ -83,7 +84,7 @@ def _append_blocks(appended: list[AppendedBlocks], state: DeviceState) -> None:
                 columns += range(entry.start, entry.start + len(entry.block_ids))
                 blocks += entry.block_ids
         if blocks:
-            index_3X = torch.tensor([slots, columns, blocks]).to(table_SM.device, non_blocking=True)
+            index_3X = upload(torch.tensor([slots, columns, blocks]), table_SM.device)
             table_SM[index_3X[0], index_3X[1]] = index_3X[2].to(table_SM.dtype)
 
 
@@ -91,7 +92,7 @@ def _copy_blocks(plan: StepPlan, state: DeviceState, group_of_layer: Sequence[in
     for group in range(len(state.block_tables)):
         copies = [(copy.source, copy.target) for copy in plan.copied_blocks if copy.group == group]
         if copies:
-            sources_R, targets_R = torch.tensor(copies, device=state.tokens_SL.device).unbind(1)
+            sources_R, targets_R = upload(torch.tensor(copies), state.tokens_SL.device).unbind(1)
             for layer_group, cache_NP2KD in zip(group_of_layer, state.kv, strict=True):
                 if layer_group == group:
                     kernels.copy_blocks(cache_NP2KD, sources_R, targets_R)

@@ -1,0 +1,21 @@
+"""Copies between host and device that neither side waits for."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """Bring a host tensor to the device. Pinned first: a copy from pageable memory may wait for the whole stream."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def download(tensor: Tensor) -> Tensor:
+    """Start a copy to the host; its values are there once an event recorded after it has passed."""
+    if tensor.is_cpu:
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
