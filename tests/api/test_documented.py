@@ -1,0 +1,47 @@
+"""docs/api.md names every route, metric and kind of error that there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+import tgi_api.errors
+from tests.support.api import Api
+from tgi_core import errors
+
+PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
+
+
+def error_types(module: Any) -> set[str]:
+    classes = [
+        kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, errors.RequestError)
+    ]
+    return {kind.error_type for kind in classes}
+
+
+def test_every_route(api: Api) -> None:
+    paths = api.http.get("/api-doc/openapi.json").json()["paths"]
+    missing = [
+        f"{method.upper()} {path}"
+        for path, methods in paths.items()
+        for method in methods
+        if method != "head" and f"`{method.upper()} {path}`" not in PAGE
+    ]
+    assert missing == []
+    assert len(paths) > 8
+
+
+def test_every_metric(api: Api) -> None:
+    text = api.http.get("/metrics").text
+    names = [family.name for family in text_string_to_metric_families(text)]
+    assert [name for name in names if f"`{name}`" not in PAGE] == []
+    assert len(names) > 15
+
+
+def test_every_kind_of_error() -> None:
+    kinds = error_types(errors) | error_types(tgi_api.errors)
+    internal = {"internal", "dropped"}
+    assert sorted(kind for kind in kinds - internal if f"`{kind}`" not in PAGE) == []
+    assert len(kinds) > 6
