@@ -12,12 +12,12 @@ from contextlib import ExitStack
 
 from tokenizers import Tokenizer
 
+from tgi_api.load import LoadResult, run_load, text_prompts
+
 from .context import Context
 from .engine_process import EngineProcess, start_cpu_engine
-from .http_client import LoadResult, run_load
 from .llama_peer import start_llama_server
 from .measure import ForeignCpu, Row, alternate
-from .prompts import text_prompts
 from .serve import start_cpu_server
 from .server import Server
 

@@ -75,11 +75,6 @@ def alternate(rounds: int, measures: Mapping[str, Callable[[int], float]]) -> di
     return values
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The value below which ``percent`` of all lie, 1 to 99."""
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
 class ForeignCpu:
     """Cores used by processes that are not ours, between construction and ``cores()``.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tgi_api.load import LoadResult, run_load, text_prompts
+
 from .context import Context
 from .engine_process import EngineProcess
-from .http_client import LoadResult, run_load
 from .measure import ForeignCpu, Row, alternate
-from .prompts import text_prompts, token_prompts
+from .prompts import token_prompts
 from .serve import start_null_server
 
 _BATCH = 256

@@ -10,9 +10,10 @@ import time
 from http.client import HTTPConnection
 from pathlib import Path
 
+from tgi_api.load import text_prompts
+
 from .context import Context
 from .measure import ForeignCpu, Row, alternate
-from .prompts import text_prompts
 from .serve import serve_command
 from .server import Server, free_port
 

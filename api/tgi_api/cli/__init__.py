@@ -9,6 +9,8 @@ from types import FrameType
 
 import click
 
+from tgi_api.cli.bench import BENCH_OPTIONS, BenchSettings, bench_engine
+from tgi_api.cli.bench_http import BENCH_HTTP_OPTIONS, BenchHttpSettings, bench_http
 from tgi_api.cli.command import DefaultGroup, OptionCommand
 from tgi_api.cli.display import print_refusals
 from tgi_api.cli.download import DOWNLOAD_OPTIONS, DownloadSettings, download_weights
@@ -44,6 +46,26 @@ ROOT = click.version_option(__version__, prog_name="tgi-serve", message="%(prog)
                 run=download_weights,
                 positional=["MODEL_ID"],
                 help="Download a model, and convert it where needed, without serving it.",
+            ),
+            click.Group(
+                "bench",
+                help="Measure an engine, or a running server.",
+                commands=[
+                    OptionCommand(
+                        "engine",
+                        options=BENCH_OPTIONS,
+                        settings=BenchSettings,
+                        run=bench_engine,
+                        help="Token ids in and out, greedy, without HTTP, tokenizer, prefix cache and EOS.",
+                    ),
+                    OptionCommand(
+                        "http",
+                        options=BENCH_HTTP_OPTIONS,
+                        settings=BenchHttpSettings,
+                        run=bench_http,
+                        help="Many streams against a running server: throughput and latencies.",
+                    ),
+                ],
             ),
         ],
     )

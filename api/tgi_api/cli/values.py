@@ -68,6 +68,18 @@ def seconds(value: str) -> float:
     return number
 
 
+def number_above(minimum: float) -> Callable[[str], float]:
+    """A reader of finite numbers above ``minimum``."""
+
+    def read(value: str) -> float:
+        number = _number(value)
+        if not minimum < number < float("inf"):
+            raise ValueError(f"a number above {minimum:g}")
+        return number
+
+    return read
+
+
 def choice(*names: str) -> Callable[[str], str]:
     """A reader of one word out of ``names``, in any case."""
 

@@ -38,7 +38,9 @@ def gumbel_noise(seed_B: Tensor, position_B: Tensor, token_ids: Tensor, choice: 
 def noise_bits(seed_B: Tensor, position_B: Tensor, token_ids: Tensor, choice: int = 0) -> Tensor:
     """The 32 random bits behind ``gumbel_noise``, as int32 [B, V]."""
     words = (_low_word(seed_B), _low_word(seed_B >> 32), torch.full_like(position_B, choice), position_B)
-    key_2B1 = torch.tensor([_signed(salt) for salt in KEY_SALTS], dtype=torch.int32, device=seed_B.device)[:, None]
+    # Filled on the device: a captured step copies nothing from the host.
+    salts = [torch.full((1, 1), _signed(salt), dtype=torch.int32, device=seed_B.device) for salt in KEY_SALTS]
+    key_2B1 = torch.cat(salts)
     for word_B in words:
         key_2B1 = _mix(key_2B1 ^ word_B)
     key_2B1 = key_2B1[..., None]

@@ -1,30 +1,23 @@
 """The load: many SSE streams against ``/v1/completions``, the same for every server.
 
 Closed loop: each stream takes the next prompt as soon as its last one is answered. One raw connection a request; the
-client looks for event boundaries and parses nothing else until a response is complete, since it shares the machine
-with the server that it measures. ``python -m bench.cpu.http_client`` is one client process: a ClientPlan comes on
-standard input, a LoadResult goes to standard output.
+client looks for event boundaries and parses nothing else until a response is complete, since it may share the machine
+with the server that it measures.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import cast
 
 import msgspec
-import uvloop
-
-from .measure import percentile
 
 _EVENT = b"\ndata: "
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens":\s*(\d+)')
-_START_DELAY_S = 1.0
 _TIMEOUT_S = 300.0
 
 
@@ -37,12 +30,17 @@ class ClientPlan(msgspec.Struct, frozen=True, kw_only=True):
         starts_at: ``time.monotonic()`` of the first request, the same in all client processes.
     """
 
+    host: str
     port: int
     model: str
     prompts: list[str]
     streams: int
     max_tokens: int
     starts_at: float
+
+
+class LoadError(Exception):
+    """A request of the load failed or ended early; the figures would mean nothing."""
 
 
 class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,46 +73,12 @@ class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def run_load(
-    port: int, prompts: list[str], *, streams: int, max_tokens: int, model: str = "demo", processes: int = 1
-) -> LoadResult:
-    """Send ``prompts`` through ``streams`` streams, spread over client processes.
-
-    Raises:
-        RuntimeError: a request failed or ended early.
-    """
-    starts_at = time.monotonic() + _START_DELAY_S
-    clients = []
-    for index in range(processes):
-        plan = ClientPlan(
-            port=port,
-            model=model,
-            prompts=prompts[index::processes],
-            streams=streams // processes,
-            max_tokens=max_tokens,
-            starts_at=starts_at,
-        )
-        client = subprocess.Popen(
-            [sys.executable, "-m", "bench.cpu.http_client"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert client.stdin is not None
-        client.stdin.write(msgspec.json.encode(plan))
-        client.stdin.close()
-        clients.append(client)
-    results = []
-    for client in clients:
-        assert client.stdout is not None
-        output = client.stdout.read()
-        if client.wait() != 0:
-            raise RuntimeError("a client process failed; its error is above")
-        results.append(msgspec.json.decode(output, type=LoadResult))
-    return LoadResult(
-        tokens=sum(result.tokens for result in results),
-        started_at=min(result.started_at for result in results),
-        ended_at=max(result.ended_at for result in results),
-        ttft_ms=[value for result in results for value in result.ttft_ms],
-        gap_ms=[value for result in results for value in result.gap_ms],
-    )
+def percentile(values: Sequence[float], percent: int) -> float:
+    """The smallest value that ``percent`` of all values do not exceed; 0 without values."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
 class _Completion(asyncio.Protocol):
@@ -148,7 +112,7 @@ class _Completion(asyncio.Protocol):
         """Tokens of the complete response."""
         usages = _COMPLETION_TOKENS.findall(self.received)
         if not self.received.startswith(b"HTTP/1.1 200") or b"data: [DONE]" not in self.received or not usages:
-            raise RuntimeError(f"bad response: {bytes(self.received[:2000])!r}")
+            raise LoadError(f"bad response: {bytes(self.received[:2000])!r}")
         return int(usages[-1])
 
 
@@ -166,18 +130,24 @@ async def _complete(plan: ClientPlan, prompt: str) -> _Completion:
         }
     )
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{plan.port}\r\nConnection: close\r\n"
+        f"POST /v1/completions HTTP/1.1\r\nHost: {plan.host}:{plan.port}\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     completion = _Completion(head.encode() + body, ended)
-    await loop.create_connection(lambda: completion, "127.0.0.1", plan.port)
+    await loop.create_connection(lambda: completion, plan.host, plan.port)
     await ended
     return completion
 
 
-async def _run_client(plan: ClientPlan) -> LoadResult:
+async def run_client(plan: ClientPlan) -> LoadResult:
+    """Run one client process's part.
+
+    Raises:
+        LoadError: a request failed or ended early.
+        OSError: the server cannot be reached.
+    """
     tokens = 0
     ended_at = 0.0
     ttft_ms: list[float] = []
@@ -201,13 +171,3 @@ async def _run_client(plan: ClientPlan) -> LoadResult:
     async with asyncio.timeout(_TIMEOUT_S):
         await asyncio.gather(*(run_stream(prompts) for _ in range(plan.streams)))
     return LoadResult(tokens=tokens, started_at=started_at, ended_at=ended_at, ttft_ms=ttft_ms, gap_ms=gap_ms)
-
-
-def main() -> None:
-    """One client process."""
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=ClientPlan)
-    sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(_run_client(plan))))
-
-
-if __name__ == "__main__":
-    main()
