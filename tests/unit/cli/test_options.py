@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tgi_api.cli.bench import BENCH_OPTIONS, BenchSettings
+from tgi_api.cli.bench_http import BENCH_HTTP_OPTIONS, BenchHttpSettings
 from tgi_api.cli.download import DOWNLOAD_OPTIONS, DownloadSettings
 from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
 from tgi_api.cli.options import Effect, Option
@@ -16,8 +18,13 @@ from tgi_api.cli.settings import ServeSettings
 from tgi_core.errors import ExitCode
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
-COMMANDS = [(LAUNCHER_OPTIONS, ServeSettings), (DOWNLOAD_OPTIONS, DownloadSettings)]
-ALL_OPTIONS = [*LAUNCHER_OPTIONS, *DOWNLOAD_OPTIONS]
+COMMANDS = [
+    (LAUNCHER_OPTIONS, ServeSettings),
+    (DOWNLOAD_OPTIONS, DownloadSettings),
+    (BENCH_OPTIONS, BenchSettings),
+    (BENCH_HTTP_OPTIONS, BenchHttpSettings),
+]
+ALL_OPTIONS = [option for options, _ in COMMANDS for option in options]
 
 TGI_FLAGS = """
 --model-id --revision --validation-workers --sharded --num-shard --quantize --speculate --dtype --kv-cache-dtype
