@@ -83,14 +83,13 @@ class DecodeGraphs:
         return Decoded(ids_X[:rows], logprobs_X[:rows])
 
     def _record(self, device: Device, decode: Decode, tier: Tier, size: int) -> _Recorded:
-        packed: list[Tensor] = []
+        packed_X = torch.empty(3 * size, dtype=torch.int32, device=self._slots_X.device)
 
         def work() -> None:
             ids_B, logprobs_B = decode(self._slots_X[:size], tier)
-            packed.append(torch.cat((ids_B.view(torch.int32), logprobs_B.view(torch.int32))))
+            torch.cat((ids_B.view(torch.int32), logprobs_B.view(torch.int32)), out=packed_X)
 
-        graph = device.capture(work)
-        return _Recorded(graph, packed[-1])
+        return _Recorded(device.capture(work), packed_X)
 
 
 def graph_sizes(max_rows: int) -> list[int]:

@@ -15,7 +15,5 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
 
 def download(tensor: Tensor) -> Tensor:
     """Start a copy to the host; its values are there once an event recorded after it has passed."""
-    if tensor.is_cpu:
-        return tensor
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=not tensor.is_cpu)
     return host.copy_(tensor, non_blocking=True)

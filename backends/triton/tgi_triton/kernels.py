@@ -1,0 +1,105 @@
+"""The contract's operations in Triton; what is missing here is the reference."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.contract import AttentionBatch, AttentionSpec, DecodeInputs, DeviceState, SampleInputs
+from tgi_core.contract.kernels import HeadNorms, PackedWeight, PreparedAttention
+from tgi_core.reference import ReferenceKernels
+from tgi_core.sampling.params import Tier
+from tgi_triton import activations, attention, gemv, norms, rope, sampled, sampling, tables
+from tgi_triton.tuning import Tuning
+
+_ARRIVALS = 1 << 14
+"""Rows times key heads that may be split; with more of them nothing is."""
+
+
+class TritonKernels(ReferenceKernels):
+    """Kernels on a torch device that Triton compiles for. Linears of many rows are torch's.
+
+    Args:
+        device: where the tensors are.
+        tuning: tile sizes for the device's architecture.
+    """
+
+    def __init__(self, device: torch.device, tuning: Tuning) -> None:
+        self._tuning = tuning
+        # Zero between launches: the last program to arrive clears what it counted.
+        self._arrivals_X = torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
+
+    def supports(self, operation: str, spec: AttentionSpec) -> bool:
+        return operation != "attention" or spec.head_dim <= attention.LARGEST_HEAD_DIM
+
+    def captures(self, tier: Tier) -> bool:
+        return tier is not Tier.FULL
+
+    def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
+        if self._tuning.gemv and len(x_TK) == 1:
+            return gemv.gemv(x_TK, weight, bias_N, None, self._tuning)
+        return F.linear(x_TK, weight, bias_N)
+
+    def gated_linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None, activation: str) -> Tensor:
+        if self._tuning.gemv and len(x_TK) == 1:
+            return gemv.gemv(x_TK, weight, bias_N, activation, self._tuning)
+        return self.activation_mul(F.linear(x_TK, weight, bias_N), activation)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        return norms.rms_norm(x, weight, eps, offset, dependent=self._tuning.dependent_launch)
+
+    def add_rms_norm(
+        self, x_TE: Tensor, residual_TE: Tensor, weight_E: Tensor, eps: float, offset: float
+    ) -> tuple[Tensor, Tensor]:
+        return norms.add_rms_norm(x_TE, residual_TE, weight_E, eps, offset, dependent=self._tuning.dependent_launch)
+
+    def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
+        return activations.activation_mul(x_T2F, activation, dependent=self._tuning.dependent_launch)
+
+    def rope_write_kv(
+        self,
+        qkv_TX: Tensor,
+        spec: AttentionSpec,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache_NP2KD: Tensor,
+        slot_mapping_T: Tensor,
+    ) -> Tensor:
+        if rotary is None:
+            return super().rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, slot_mapping_T)
+        dependent = self._tuning.dependent_launch
+        return rope.rope_write_kv(qkv_TX, None, spec, rotary, cache_NP2KD, slot_mapping_T, dependent=dependent)
+
+    def norm_rope_write_kv(
+        self,
+        qkv_TX: Tensor,
+        spec: AttentionSpec,
+        rotary: tuple[Tensor, Tensor] | None,
+        cache_NP2KD: Tensor,
+        slot_mapping_T: Tensor,
+        *,
+        norms: HeadNorms,
+    ) -> Tensor:
+        if rotary is None:
+            return super().norm_rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, slot_mapping_T, norms=norms)
+        dependent = self._tuning.dependent_launch
+        return rope.rope_write_kv(qkv_TX, norms, spec, rotary, cache_NP2KD, slot_mapping_T, dependent=dependent)
+
+    def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:
+        return attention.prepare(batch, spec, self._tuning, self._arrivals_X)
+
+    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
+        return attention.attend(q_THD, cache_NP2KD, prepared, spec, self._tuning)
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+        if inputs.tier is Tier.GREEDY:
+            return sampling.choose_greedy(logits_BV, self._tuning, self._arrivals_X)
+        if inputs.tier is Tier.SAMPLED:
+            return sampled.sample(logits_BV, inputs)
+        return super().sample(logits_BV, inputs)
+
+    def decode_inputs(self, state: DeviceState, slots_B: Tensor) -> DecodeInputs:
+        return tables.decode_inputs(state, slots_B)
+
+    def advance_tables(self, tokens_SL: Tensor, lengths_S: Tensor, slots_B: Tensor, ids_B: Tensor) -> None:
+        tables.advance_tables(tokens_SL, lengths_S, slots_B, ids_B, dependent=self._tuning.dependent_launch)

@@ -1,0 +1,63 @@
+"""Tile sizes and launch shapes per architecture. Chosen by measurement, never searched for while serving."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """How the kernels are cut. The defaults fit any device with 96 KiB of shared memory a program.
+
+    Attributes:
+        programs: programs that fill the device; splits are chosen so that there are about as many.
+        decode_tile_bytes: bytes of keys (and again of values) that a decode program loads at a time.
+        decode_warps, decode_stages: of the decode attention.
+        decode_descriptors, prefill_descriptors: the copy engine fetches tiles, where they lie within one block.
+        prefill_rows: queries times heads of a prefill program.
+        prefill_tile_bytes: bytes of keys that a prefill program loads at a time.
+        prefill_warps, prefill_stages: of the prefill attention.
+        gemv: a linear of one row runs as a matrix-vector product of our own; otherwise the vendor's library has it.
+        gemv_tile, gemv_warps: weights of a program's tile, along the inputs first, and its warps.
+        dependent_launch: kernels may start while the one before drains (programmatic dependent launch, sm_90 on).
+    """
+
+    programs: int = 128
+    decode_tile_bytes: int = 8192
+    decode_warps: int = 4
+    decode_stages: int = 2
+    decode_descriptors: bool = False
+    prefill_rows: int = 64
+    prefill_tile_bytes: int = 8192
+    prefill_warps: int = 4
+    prefill_stages: int = 2
+    prefill_descriptors: bool = False
+    gemv: bool = False
+    gemv_tile: int = 2048
+    gemv_warps: int = 4
+    dependent_launch: bool = False
+
+
+def cuda_tuning(major: int, minor: int, multiprocessors: int) -> Tuning:
+    """The tuning for an NVIDIA device of this compute capability."""
+    if major == 9:
+        return Tuning(
+            programs=multiprocessors,
+            decode_tile_bytes=16384,
+            decode_stages=2,
+            decode_descriptors=True,
+            prefill_rows=128,
+            prefill_tile_bytes=16384,
+            prefill_stages=3,
+            prefill_descriptors=True,
+            gemv=True,
+            dependent_launch=True,
+        )
+    large_shared_memory = (major, minor) in {(8, 0), (10, 0), (10, 3)}
+    return Tuning(
+        programs=multiprocessors,
+        decode_tile_bytes=16384 if large_shared_memory else 8192,
+        decode_stages=3 if large_shared_memory else 2,
+        prefill_rows=128 if large_shared_memory else 64,
+        prefill_tile_bytes=16384 if large_shared_memory else 8192,
+        gemv=True,
+    )
