@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tgi_core.errors import EngineUnavailableError, OverloadedError
 
@@ -50,6 +52,15 @@ class Permits:
         self._taken -= count
         if self._taken == 0:
             self._idle.set()
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """One permit for the length of a block; raises what ``take`` raises."""
+        self.take()
+        try:
+            yield
+        finally:
+            self.release()
 
     def close(self) -> None:
         """Refuse every further request."""

@@ -10,7 +10,7 @@ from tgi_api.metrics import RequestTimings
 from tgi_api.output import Output, Prompt
 from tgi_api.sse import EventBuffer, EventStream
 from tgi_api.state import AppState
-from tgi_core.errors import RequestError
+from tgi_core.errors import RequestError, ValidationError
 from tgi_core.requests import GenerationOptions, fit_prompt
 
 
@@ -63,6 +63,10 @@ class Call:
         """
         server = self._server
         ids = await server.tokenizer.encode(text, add_special_tokens)
+        largest = max(ids, default=0)
+        if largest >= server.info.vocab_size:
+            # A tokenizer may know more tokens than the model; one of them would take the device down.
+            raise ValidationError(f"token {largest} of the tokenizer is not in the model's vocabulary")
         prefix_ids = server.tokenizer.prefix_ids if add_special_tokens else ()
         token_ids, max_new_tokens = fit_prompt(ids, options, server.limits, prefix_ids)
         return Prompt(text, token_ids, max_new_tokens, options)

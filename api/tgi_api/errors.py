@@ -104,11 +104,11 @@ def handle_request_error(_: AnyRequest, error: RequestError) -> Response[ErrorRe
 def handle_http_exception(request: AnyRequest, error: HTTPException) -> Response[ErrorResponse]:
     """Exception handler of litestar's errors: no such route, wrong method."""
     error_type, text = _FRAMEWORK_ERRORS.get(error.status_code, ("http", error.detail))
-    body = ErrorResponse(f"{text}: {request.method} {request.url.path}", error_type)
+    body = ErrorResponse(f"{text}: {request.method} {request.scope['path']}", error_type)
     return Response(body, status_code=error.status_code, headers=dict(error.headers or {}))
 
 
 def handle_unexpected(request: AnyRequest, error: Exception) -> Response[ErrorResponse]:
     """Exception handler of bugs: the log gets the traceback, the client does not."""
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return Response(ErrorResponse("Internal server error", "internal"), status_code=500)

@@ -156,6 +156,8 @@ class ApiProcess:
         following = asyncio.create_task(self._follow(inbox, state))
         await asyncio.wait({serving, following}, return_when=asyncio.FIRST_COMPLETED)
         following.cancel()
+        # Whatever still runs has nobody left to answer it: its clients are told before their connections close.
+        self._client.close()
         server.should_exit = True
         await serving
 

@@ -6,10 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from tests.support.api import BOS_ID, EOS_ID, LOGPROB, Api
+from tests.support.api import BOS_ID, EOS_ID, INFO, LOGPROB, Api, make_state, open_api
 from tests.support.text_tokenizers import encode
 from tgi_api.schemas.generate import GenerateParameters, GenerateResponse
+from tgi_core.requests import TextTokenizer
 
 
 def test_golden_body_without_details(api: Api) -> None:
@@ -114,7 +116,22 @@ def test_length_is_reported(api: Api) -> None:
     assert reply["details"]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), float("-inf")])
+def test_logits_that_are_not_numbers_fail_the_request(api: Api) -> None:
+    api.engine.logprob = float("nan")
+    reply = api.post("/generate", {"inputs": "x"})
+    assert reply.status_code == 424
+    assert "not numbers" in reply.json()["error"]
+
+
+def test_a_token_that_the_model_lacks_fails_alone(tokenizer: TextTokenizer) -> None:
+    """A tokenizer may know more tokens than the model has rows for."""
+    with open_api(make_state(tokenizer, info=replace(INFO, vocab_size=3))) as api:
+        reply = api.post("/generate", {"inputs": "the quick fox"})
+        assert reply.status_code == 422
+        assert "vocabulary" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("logprob", [float("inf"), float("-inf")])
 def test_a_logprob_that_is_not_finite_is_null(api: Api, logprob: float) -> None:
     api.engine.logprob = logprob
     reply = api.post("/generate", {"inputs": "x", "parameters": {"details": True}})

@@ -161,3 +161,11 @@ def test_many_streams_at_once_keep_to_themselves(state: AppState, server: LiveSe
             stream = read_until(connection, b"0\r\n\r\n")
         first = 270 + by_prompt[f"prompt {number}"]
         assert [b'"id":%d,' % (first + offset) in stream for offset in range(3)] == [True, True, True]
+
+
+def test_a_host_header_that_is_no_host_gets_a_plain_404(server: LiveServer) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"GET /nope HTTP/1.1\r\nHost: a:b:c\r\nConnection: close\r\n\r\n")
+        answer = read_until(connection, b"}")
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b'"error_type":"not_found"' in answer

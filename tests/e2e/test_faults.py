@@ -96,3 +96,32 @@ def test_sigterm_lets_running_requests_finish(tmp_path: Path) -> None:
             reply = running.result(timeout=60)
         assert reply.status_code == 200
         assert reply.json()["generated_text"]
+
+
+def test_an_engine_that_dies_while_the_server_stops_is_told(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "log", "--model-id", "demo") as server:
+        engine = server.child("engine")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(ask, server.url)
+            while server.gauge("tgi_batch_current_size") < 1:
+                time.sleep(0.01)
+            os.kill(server.pid, signal.SIGTERM)
+            time.sleep(0.3)
+            os.kill(engine.pid, signal.SIGKILL)
+            status, text = running.result(timeout=10)
+        assert status == 424
+        assert "SIGKILL" in text
+
+
+def test_sigterm_to_every_process_still_drains(tmp_path: Path) -> None:
+    body = {"inputs": "Count: 1, 2, 3,", "parameters": {"max_new_tokens": 60}}
+    with ServerProcess(tmp_path / "log", "--model-id", "demo") as server:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(httpx.post, f"{server.url}/generate", json=body, timeout=60)
+            while server.gauge("tgi_batch_current_size") < 1:
+                time.sleep(0.01)
+            for process in [psutil.Process(server.pid), server.child("engine"), server.child("api")]:
+                process.send_signal(signal.SIGTERM)
+            reply = running.result(timeout=60)
+        assert reply.status_code == 200
+        assert reply.json()["generated_text"]

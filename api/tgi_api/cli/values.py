@@ -60,11 +60,14 @@ def fraction(value: str) -> float:
     return number
 
 
+_LONGEST_DURATION_S = 1_000_000.0
+
+
 def seconds(value: str) -> float:
     """A duration in seconds, 0 or more."""
     number = _number(value)
-    if not 0 <= number < float("inf"):
-        raise ValueError("a number of seconds, 0 or more")
+    if not 0 <= number <= _LONGEST_DURATION_S:
+        raise ValueError(f"a number of seconds from 0 to {_LONGEST_DURATION_S:,.0f}")
     return number
 
 

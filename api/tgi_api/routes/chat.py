@@ -89,7 +89,8 @@ async def chat_tokenize(request: AnyRequest) -> ASGIResponse:
     server = server_of(request)
     body = await read_body(request, ChatRequest)
     text = await _render(server, body)
-    return json_reply(ChatTokenizeResponse(await server.tokenizer.encode_with_offsets(text, False), text))
+    with server.permits.hold():
+        return json_reply(ChatTokenizeResponse(await server.tokenizer.encode_with_offsets(text, False), text))
 
 
 async def _render(server: AppState, body: ChatRequest) -> str:

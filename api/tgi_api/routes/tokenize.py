@@ -27,7 +27,8 @@ async def tokenize(request: AnyRequest) -> ASGIResponse:
     """The tokens of ``inputs`` as /generate makes them, special tokens included."""
     server = server_of(request)
     body = await read_body(request, GenerateRequest)
-    return json_reply(await server.tokenizer.encode_with_offsets(body.inputs, True))
+    with server.permits.hold():
+        return json_reply(await server.tokenizer.encode_with_offsets(body.inputs, True))
 
 
 HANDLERS = (tokenize,)

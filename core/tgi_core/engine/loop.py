@@ -31,6 +31,9 @@ IDLE_POLL_MS = 200
 """How long an idle loop sleeps before it looks at its stop flag again."""
 
 
+_STUCK = "the API process did not read its results for too long"
+
+
 class Channel(Protocol):
     """How the loop talks to API processes."""
 
@@ -99,6 +102,7 @@ class EngineLoop:
         self._in_flight: deque[_InFlight] = deque()
         self._unsent: list[tuple[bytes, StepFrame]] = []
         self._workers: set[bytes] = set()
+        self._given_up: dict[bytes, list[int]] = {}
         self._stats = EngineStats()
         self._stats_are_stale = False
         self._stopping = False
@@ -127,6 +131,8 @@ class EngineLoop:
             self._launch(plan)
         # After the launch, so that sending costs the device nothing.
         self._send_frames()
+        if self._given_up:
+            self._tell_given_up()
         if len(self._in_flight) > self._run_ahead or (plan is None and self._in_flight):
             self._collect()
         elif plan is None and self._stats_are_stale:
@@ -230,8 +236,16 @@ class EngineLoop:
         if not self._unsent:
             return
         for worker, frame in self._unsent:
-            if not self._channel.send(worker, frame):
+            if worker in self._given_up or not self._channel.send(worker, frame):
                 # Gone, or so far behind that its frames fill the queue: its requests would only burn the device.
-                self._workers.discard(worker)
-                self._scheduler.cancel_worker(worker)
+                self._given_up.setdefault(worker, []).extend(self._scheduler.cancel_worker(worker))
         self._unsent = []
+
+    def _tell_given_up(self) -> None:
+        """Once a stuck API process reads again, its clients must not wait for what was given up."""
+        for worker, request_ids in list(self._given_up.items()):
+            while request_ids and self._channel.send(worker, RequestFailed(request_ids[-1], _STUCK)):
+                request_ids.pop()
+            if not request_ids:
+                del self._given_up[worker]
+                self._stats_are_stale = True

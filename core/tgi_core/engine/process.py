@@ -5,12 +5,14 @@ from __future__ import annotations
 import faulthandler
 import gc
 import os
+import shutil
 import signal
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-from tgi_core.config import EngineInfo, ServerConfig
+from tgi_core.config import EngineConfig, EngineInfo, ServerConfig
 from tgi_core.contract import Backend, Capabilities, KVBudget, ShardLimits, ShardSpec
 from tgi_core.engine.channel import EngineChannel
 from tgi_core.engine.control import Heartbeat, Loading, Ready, Refused, Shutdown, receive_control, send_control
@@ -25,6 +27,7 @@ HEARTBEAT_INTERVAL_S = 0.5
 HUNG_STEP_EXIT_CODE = 70
 _MIN_STEP_DEADLINE_S = 10.0
 _STEP_DEADLINE_FACTOR = 20.0
+_PAUSED_AFTER_S = 4 * HEARTBEAT_INTERVAL_S
 
 
 def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
@@ -33,8 +36,9 @@ def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
     A refusal is reported over ``control`` before the process ends; any later exception is a fault of the replica and
     ends the process with a traceback in its log.
     """
-    # Ctrl-C reaches the whole process group; stopping is the supervisor's decision.
+    # Both may reach the whole process group; stopping is the supervisor's decision, and running requests come first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     configure_logging(json_output=config.api.json_output, level=config.api.log_level)
     faulthandler.enable()
     try:
@@ -50,6 +54,7 @@ class _Engine:
 
     def __init__(self, config: ServerConfig, address: str, control: Connection) -> None:
         self._control = control
+        self._folder = Path(address.removeprefix("ipc://")).parent
         backend = Plugins.discover().choose_backend(config.engine.backend)
         capabilities = backend.capabilities()
         folder = ModelFolder(config.model.model_dir, tokenizer_config_path=config.model.tokenizer_config_path)
@@ -65,17 +70,19 @@ class _Engine:
         )
         self._shard.load(self._report_loading)
         loaded = time.monotonic()
+        chunked_prefill = capabilities.chunked_prefill and config.engine.chunked_prefill
         limits = ShardLimits(
             max_slots=config.engine.max_slots,
             max_step_tokens=config.engine.max_step_tokens,
             block_size=config.engine.block_size or capabilities.block_sizes[0],
-            max_total_tokens=config.engine.max_total_tokens,
+            max_total_tokens=choose_max_total_tokens(
+                config.engine, folder.max_position_embeddings, chunked_prefill=chunked_prefill
+            ),
             kv_cache_bytes=config.engine.kv_cache_bytes,
             memory_fraction=config.engine.memory_fraction,
         )
         budget = self._shard.warm_up(limits)
         warm = time.monotonic()
-        chunked_prefill = capabilities.chunked_prefill and config.engine.chunked_prefill
         scheduler = Scheduler(
             SchedulerConfig(
                 max_slots=limits.max_slots,
@@ -93,7 +100,7 @@ class _Engine:
             self._shard, scheduler, self._channel, run_ahead=run_ahead, max_total_tokens=budget.max_total_tokens
         )
         self._loop.longest_step_s = warm - loaded
-        max_input_tokens = choose_max_input_tokens(config, budget, limits, chunked_prefill=chunked_prefill)
+        max_input_tokens = choose_max_input_tokens(config.engine, budget)
         self._info = EngineInfo(
             max_input_tokens=max_input_tokens,
             max_total_tokens=budget.max_total_tokens,
@@ -127,7 +134,11 @@ class _Engine:
     def _beat(self) -> None:
         """Tell the supervisor that the process lives, and end it when a step hangs: a stuck device never returns."""
         while True:
+            slept_from = time.monotonic()
             time.sleep(HEARTBEAT_INTERVAL_S)
+            if time.monotonic() - slept_from > _PAUSED_AFTER_S and self._loop.busy_since is not None:
+                # The whole process was paused, and so was the step: its time starts anew.
+                self._loop.busy_since = time.monotonic()
             busy_since = self._loop.busy_since
             deadline_s = max(_MIN_STEP_DEADLINE_S, _STEP_DEADLINE_FACTOR * self._loop.longest_step_s)
             if busy_since is not None and time.monotonic() - busy_since > deadline_s:
@@ -140,7 +151,8 @@ class _Engine:
             while not isinstance(receive_control(self._control), Shutdown):
                 pass
         except (EOFError, OSError):
-            pass  # The supervisor is gone: nobody is served any more.
+            # The supervisor is gone: nobody is served any more, and nobody else removes the sockets' folder.
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._loop.stop()
 
 
@@ -162,18 +174,37 @@ def choose_dtype(asked: str, checkpoint: str, backend: Backend, capabilities: Ca
     return asked
 
 
-def choose_max_input_tokens(
-    config: ServerConfig, budget: KVBudget, limits: ShardLimits, *, chunked_prefill: bool
-) -> int:
+def choose_max_total_tokens(config: EngineConfig, model_max_tokens: int | None, *, chunked_prefill: bool) -> int | None:
+    """The longest sequence to ask the shard for; None leaves it to model and memory.
+
+    Without chunked prefill a step must hold the longest sequence there can be: a preempted request computes all it has
+    in one step.
+
+    Raises:
+        StartupError: a step does not hold the sequence that was asked for.
+    """
+    asked = config.max_total_tokens
+    if chunked_prefill:
+        return asked
+    if asked is None:
+        return min(config.max_step_tokens, model_max_tokens or config.max_step_tokens)
+    if asked > config.max_step_tokens:
+        raise StartupError(
+            f"Without chunked prefill a step of {config.max_step_tokens} tokens cannot hold a sequence of {asked}.",
+            f"Use --max-batch-prefill-tokens {asked} or more, or leave chunked prefill on.",
+            ExitCode.USAGE,
+        )
+    return asked
+
+
+def choose_max_input_tokens(config: EngineConfig, budget: KVBudget) -> int:
     """The longest prompt: what was asked for, or one less than the longest sequence.
 
     Raises:
         StartupError: the limits contradict each other.
     """
     longest = budget.max_total_tokens - 1
-    if not chunked_prefill:
-        longest = min(longest, limits.max_step_tokens)
-    asked = config.engine.max_input_tokens
+    asked = config.max_input_tokens
     if asked is None:
         return longest
     if asked > longest:
@@ -185,4 +216,4 @@ def choose_max_input_tokens(
     return asked
 
 
-__all__ = ["HEARTBEAT_INTERVAL_S", "choose_dtype", "choose_max_input_tokens", "run_engine"]
+__all__ = ["HEARTBEAT_INTERVAL_S", "choose_dtype", "choose_max_input_tokens", "choose_max_total_tokens", "run_engine"]

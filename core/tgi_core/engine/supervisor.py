@@ -50,6 +50,7 @@ _FIRST_BACK_OFF_S = 0.5
 _LONGEST_BACK_OFF_S = 30.0
 _STABLE_AFTER_S = 60.0
 _KILL_AFTER_S = 5.0
+_PAUSED_AFTER_S = 1.0
 
 
 class EngineLoading(msgspec.Struct, frozen=True):
@@ -122,10 +123,14 @@ class Supervisor:
         self._restart_at: float | None = None
         self._back_off_s = _FIRST_BACK_OFF_S
         self._was_ready = False
+        self._is_listening = False
         self._signal_reader, self._signal_writer = multiprocessing.Pipe(duplex=False)
 
-    def run(self) -> ExitCode:
-        """Serve until a stop signal; the exit code is 0 after a requested stop.
+    def run(self) -> int:
+        """Serve until a stop signal.
+
+        Returns:
+            The exit code: 0 after a requested stop of a server that was up, 128 plus the signal before that.
 
         Raises:
             StartupError: the engine or the API process refuses to start.
@@ -141,27 +146,36 @@ class Supervisor:
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> ExitCode:
+    def _watch(self) -> int:
         assert self._api is not None
         assert self._api_pipe is not None
         while True:
             sources: list[Any] = [self._signal_reader, self._api.sentinel, self._api_pipe]
             if self._engine is not None:
                 sources += [self._engine.process.sentinel, self._engine.pipe]
-            ready = wait(sources, timeout=self._next_timeout_s())
+            ready = self._wait(sources, self._next_timeout_s())
             if self._signal_reader in ready:
-                name = signal.Signals(self._signal_reader.recv_bytes()[0]).name
-                self._tell(Stopping(f"received {name}"))
-                return ExitCode.OK
+                number = self._signal_reader.recv_bytes()[0]
+                self._tell(Stopping(f"received {signal.Signals(number).name}"))
+                return ExitCode.OK if self._is_listening else 128 + number
             if self._api_pipe in ready:
                 self._hear_api()
             if self._api.sentinel in ready:
+                self._api.join()
                 self._tell(Stopping(f"the API process ended with exit code {self._api.exitcode}"))
                 return ExitCode.FAILURE
             if self._engine is not None:
                 self._attend_engine(self._engine, ready)
             elif self._restart_at is not None and time.monotonic() >= self._restart_at:
                 self._start_engine()
+
+    def _wait(self, sources: list[Any], timeout_s: float) -> list[Any]:
+        """Wait for a source; a pause of the whole machine does not count as the engine's silence."""
+        waits_from = time.monotonic()
+        ready = wait(sources, timeout=timeout_s)
+        if self._engine is not None and time.monotonic() - waits_from > timeout_s + _PAUSED_AFTER_S:
+            self._engine.heard_at = time.monotonic()
+        return ready
 
     def _next_timeout_s(self) -> float:
         if self._restart_at is not None:
@@ -232,6 +246,7 @@ class Supervisor:
         if isinstance(message, Refused):
             raise StartupError(message.cause, message.fix, ExitCode(message.exit_code))
         if isinstance(message, ApiReady):
+            self._is_listening = True
             self._tell(ServerReady())
 
     def _tell_api(self, message: EngineUp | EngineDown | EngineSuspect | EngineRecovered | Shutdown) -> None:
@@ -276,14 +291,33 @@ class Supervisor:
 
     def _stop_everything(self) -> None:
         """Let the API process finish what runs, then end the engine; whatever does not go is killed."""
-        if self._api is not None and self._api_pipe is not None:
-            send_control(self._api_pipe, Shutdown())
-            timeout_s = self._config.api.graceful_termination_timeout_s if self._was_ready else 0.0
-            _end(self._api, timeout_s + _KILL_AFTER_S)
-        if self._engine is not None:
-            send_control(self._engine.pipe, Shutdown())
-            # Before it serves, an engine does not listen, and nothing of it is worth waiting for.
-            _end(self._engine.process, _KILL_AFTER_S if self._engine.is_serving else 0.0)
+        try:
+            if self._api is not None and self._api_pipe is not None:
+                send_control(self._api_pipe, Shutdown())
+                self._drain(self._api)
+                _end(self._api, _KILL_AFTER_S)
+        finally:
+            if self._engine is not None:
+                send_control(self._engine.pipe, Shutdown())
+                # Before it serves, an engine does not listen, and nothing of it is worth waiting for.
+                _end(self._engine.process, _KILL_AFTER_S if self._engine.is_serving else 0.0)
+
+    def _drain(self, api: SpawnProcess) -> None:
+        """Wait for the API process to finish, and tell it when there is no engine any more to finish with."""
+        timeout_s = self._config.api.graceful_termination_timeout_s if self._was_ready else 0.0
+        deadline = time.monotonic() + timeout_s
+        while api.is_alive() and (left_s := deadline - time.monotonic()) > 0:
+            engine = self._engine
+            sources: list[Any] = [api.sentinel]
+            if engine is not None:
+                sources += [engine.process.sentinel, engine.pipe]
+            ready = wait(sources, timeout=left_s)
+            if engine is not None and engine.process.sentinel in ready:
+                engine.process.join()
+                self._engine = None
+                self._tell_api(EngineDown(_describe_exit(engine.process.exitcode)))
+            elif engine is not None and engine.pipe in ready:
+                self._hear_engine(engine)
 
     def _catch_signals(self) -> None:
         def handle(number: int, _frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tgi_core.engine.frames import Finish
+from tgi_core.errors import GenerationError
 from tgi_core.requests.detokenize import IncrementalDetokenizer
 from tgi_core.requests.stopping import StopHit, StopMatcher
 
@@ -128,6 +129,10 @@ class Generation:
 
     def on_token(self, token_id: int, logprob: float, finish: Finish) -> None:
         """One more token from the engine."""
+        if logprob != logprob:  # noqa: PLR0124 - only NaN differs from itself; math.isnan costs a call for each token
+            self.cancel()
+            self.on_error(GenerationError("the model produced logits that are not numbers"))
+            return
         self.num_tokens += 1
         if self.num_tokens == 1:
             self.first_token_at = time.monotonic()

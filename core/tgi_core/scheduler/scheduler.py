@@ -157,10 +157,12 @@ class Scheduler:
         admitted, self._admitted = self._admitted, []
         return admitted
 
-    def cancel_worker(self, worker: bytes) -> None:
-        """Give up all requests of an API process."""
-        for request in [request for request in self._by_id.values() if request.worker == worker]:
+    def cancel_worker(self, worker: bytes) -> list[int]:
+        """Give up all requests of an API process; returns their numbers."""
+        requests = [request for request in self._by_id.values() if request.worker == worker]
+        for request in requests:
             self._end(request)
+        return [request.request_id for request in requests]
 
     @property
     def queue_size(self) -> int:

@@ -95,11 +95,11 @@ def _bytes(groups: list[KVGroup], limits: ShardLimits, capacity_blocks: int) -> 
 
 def _does_not_fit(limits: ShardLimits, wanted: int, capacity: int, table: list[MemoryLine]) -> StartupError:
     lines = "\n".join(f"  {line.name:<20} {line.size_bytes / 2**20:>12,.1f} MiB" for line in table)
-    fixes = [f"give the KV cache at least {table[-1].size_bytes} bytes"]
+    fix = f"Give the KV cache at least {table[-1].size_bytes} bytes"
     if limits.max_total_tokens is not None and capacity:
-        fixes.append(f"set --max-total-tokens to {capacity} or less")
+        fix += f", or set --max-total-tokens to {capacity} or less"
     return StartupError(
         f"A sequence of {wanted} tokens does not fit in memory:\n{lines}\n",
-        f"Either {', or '.join(fixes)}.",
+        f"{fix}.",
         ExitCode.MEMORY,
     )

@@ -166,6 +166,25 @@ def test_a_stuck_worker_loses_its_requests_and_no_other_waits(model_dir: Path) -
     assert engine.loop.num_steps < 20
 
 
+def test_a_worker_that_reads_again_is_told_what_was_given_up(model_dir: Path) -> None:
+    engine = TestEngine(model_dir)
+    engine.submit(1, [5], 300, worker=b"a")
+    engine.submit(2, [6], 300, worker=b"a")
+    for _ in range(5):
+        engine.loop.iterate()
+    engine.channel.stuck.add(b"a")
+    engine.run_until_idle()
+    assert engine.scheduler.kv.pools[0].num_used == 0
+    engine.channel.stuck.clear()
+    engine.loop.iterate()
+    engine.loop.iterate()
+    assert sorted(failure.request_id for failure in engine.failures(b"a")) == [1, 2]
+    engine.submit(3, [7], 2, worker=b"a")
+    engine.run_until_idle()
+    assert engine.tokens(b"a")[3] == expected([7], 2)
+    assert engine.frames(b"a")[-1].stats.batch_size == 0
+
+
 def test_a_prompt_that_does_not_fit_fails_alone(model_dir: Path) -> None:
     engine = TestEngine(model_dir, max_total_tokens=64)
     engine.submit(1, list(range(100, 200)), 5)

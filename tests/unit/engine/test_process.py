@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.paged_model import make_budget
-from tgi_core.config import ApiConfig, EngineConfig, ModelConfig, ServerConfig
-from tgi_core.contract import Capabilities, ShardLimits
-from tgi_core.engine.process import choose_dtype, choose_max_input_tokens
+from tgi_core.config import EngineConfig
+from tgi_core.contract import Capabilities
+from tgi_core.engine.process import choose_dtype, choose_max_input_tokens, choose_max_total_tokens
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.testing.null_backend import NullBackend
 
-LIMITS = ShardLimits(max_slots=4, max_step_tokens=64, block_size=16)
 BUDGET = make_budget(16, [64], [None], 512)
 
 
-def config(max_input_tokens: int | None) -> ServerConfig:
-    return ServerConfig(
-        model=ModelConfig(model_id="m", model_dir=Path("m")),
-        engine=EngineConfig(backend="null", dtype="auto", max_input_tokens=max_input_tokens),
-        api=ApiConfig(),
-    )
+def config(**limits: int) -> EngineConfig:
+    return EngineConfig(backend="null", dtype="auto", max_step_tokens=64, **limits)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -46,14 +39,19 @@ def test_a_dtype_the_backend_lacks_is_refused_with_those_it_has() -> None:
 
 
 def test_the_longest_prompt_leaves_room_for_one_token() -> None:
-    assert choose_max_input_tokens(config(None), BUDGET, LIMITS, chunked_prefill=True) == 511
-    assert choose_max_input_tokens(config(100), BUDGET, LIMITS, chunked_prefill=True) == 100
-
-
-def test_without_chunks_a_prompt_must_fit_a_step() -> None:
-    assert choose_max_input_tokens(config(None), BUDGET, LIMITS, chunked_prefill=False) == 64
+    assert choose_max_input_tokens(config(), BUDGET) == 511
+    assert choose_max_input_tokens(config(max_input_tokens=100), BUDGET) == 100
 
 
 def test_a_prompt_limit_that_cannot_be_kept_is_refused() -> None:
-    with pytest.raises(StartupError, match="511"):
-        choose_max_input_tokens(config(512), BUDGET, LIMITS, chunked_prefill=True)
+    with pytest.raises(StartupError, match="512"):
+        choose_max_input_tokens(config(max_input_tokens=512), BUDGET)
+
+
+def test_without_chunks_a_step_holds_the_longest_sequence() -> None:
+    """A preempted request computes its prompt and its output in one step."""
+    assert choose_max_total_tokens(config(), 8192, chunked_prefill=False) == 64
+    assert choose_max_total_tokens(config(), 32, chunked_prefill=False) == 32
+    assert choose_max_total_tokens(config(), 8192, chunked_prefill=True) is None
+    with pytest.raises(StartupError, match="--max-batch-prefill-tokens 100"):
+        choose_max_total_tokens(config(max_total_tokens=100), 8192, chunked_prefill=False)

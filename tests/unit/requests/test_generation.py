@@ -188,3 +188,11 @@ def test_finish_reasons_in_both_vocabularies() -> None:
         ("eos_token", "stop"),
         ("stop_sequence", "stop"),
     ]
+
+
+def test_logits_that_are_not_numbers_end_the_request_with_an_error(letters: TextTokenizer) -> None:
+    run = Run(letters)
+    run.feed("Q")
+    run.generation.on_token(5, float("nan"), Finish.NOT)
+    assert "not numbers" in str(run.output.error)
+    assert run.output.text == "Q"
