@@ -7,17 +7,16 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from tgi_api.cli.arguments import Arguments
-from tgi_api.cli.display import make_display
+from tgi_api.cli.bench_run import run_bench
 from tgi_api.cli.options import Group, Option
 from tgi_api.cli.values import any_path, choice, existing_directory, fraction, integer, number_above, text
 from tgi_core.config import EngineConfig
 from tgi_core.engine.benchmark import BenchCase, CaseResult, EngineBenchmark, StepResult
-from tgi_core.errors import ExitCode, StartupError
 from tgi_core.model_folder import ModelFolder
 from tgi_core.plugins import Plugins
 
@@ -90,21 +89,7 @@ BENCH_OPTIONS: tuple[Option, ...] = (
 
 def bench_engine(arguments: Arguments) -> int:
     """Run the cases and print their figures; returns the exit code."""
-    settings = BenchSettings(**cast("dict[str, Any]", arguments.values))
-    display = make_display(json_output=False)
-    try:
-        if arguments.refusals:
-            display.refuse(arguments.refusals)
-            return ExitCode.USAGE
-        report = _measure(settings)
-    except StartupError as error:
-        display.refuse([error])
-        return error.exit_code
-    finally:
-        display.close()
-    if settings.json is not None:
-        settings.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    return ExitCode.OK
+    return run_bench(arguments, BenchSettings, _measure)
 
 
 def _measure(settings: BenchSettings) -> Report:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from tgi_api.cli.arguments import Arguments
-from tgi_api.cli.display import make_display
+from tgi_api.cli.bench_run import run_bench
 from tgi_api.cli.options import Group, Option
 from tgi_api.cli.values import any_path, integer, text
 from tgi_api.load import LoadError, LoadResult, percentile, run_load, text_prompts
@@ -66,26 +66,7 @@ BENCH_HTTP_OPTIONS: tuple[Option, ...] = (
 
 def bench_http(arguments: Arguments) -> int:
     """Run the load and print its figures; returns the exit code."""
-    settings = BenchHttpSettings(**cast("dict[str, Any]", arguments.values))
-    display = make_display(json_output=False)
-    try:
-        if arguments.refusals:
-            display.refuse(arguments.refusals)
-            return ExitCode.USAGE
-        report = _measure(settings)
-    except StartupError as error:
-        display.refuse([error])
-        return error.exit_code
-    finally:
-        display.close()
-    print(
-        f"{report.tokens_per_s:,.0f} tokens/s over {report.streams} streams; "
-        f"first token p50 {report.ttft_p50_ms:,.0f} ms, p99 {report.ttft_p99_ms:,.0f} ms; "
-        f"gap p50 {report.gap_p50_ms:.1f} ms, p99 {report.gap_p99_ms:.1f} ms"
-    )
-    if settings.json is not None:
-        settings.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    return ExitCode.OK
+    return run_bench(arguments, BenchHttpSettings, _measure)
 
 
 def _measure(settings: BenchHttpSettings) -> HttpReport:
@@ -106,7 +87,7 @@ def _measure(settings: BenchHttpSettings) -> HttpReport:
         raise StartupError(
             f"The load did not run through: {error}.", f"Is a server healthy at {settings.url}?", ExitCode.FAILURE
         ) from error
-    return HttpReport(
+    report = HttpReport(
         date=time.strftime("%Y-%m-%d"),
         command=" ".join(["tgi-serve", *sys.argv[1:]]),
         streams=settings.streams,
@@ -120,3 +101,9 @@ def _measure(settings: BenchHttpSettings) -> HttpReport:
         gap_p50_ms=percentile(result.gap_ms, 50),
         gap_p99_ms=percentile(result.gap_ms, 99),
     )
+    print(
+        f"{report.tokens_per_s:,.0f} tokens/s over {report.streams} streams; "
+        f"first token p50 {report.ttft_p50_ms:,.0f} ms, p99 {report.ttft_p99_ms:,.0f} ms; "
+        f"gap p50 {report.gap_p50_ms:.1f} ms, p99 {report.gap_p99_ms:.1f} ms"
+    )
+    return report
