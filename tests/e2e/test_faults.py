@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,14 +76,19 @@ def test_stopped_engine_is_noticed_and_recovers(tmp_path: Path) -> None:
         assert reply.status_code == 200
 
 
-def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path / "log", "--model-id", "demo", "--backend", "null") as server:
-        children = psutil.Process(server.pid).children(recursive=True)
-        assert len(children) >= 2
-        os.kill(server.pid, signal.SIGKILL)
-        gone, alive = psutil.wait_procs(children, timeout=15)
-        assert alive == []
-        assert gone
+def test_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
+    # Addresses of sockets are short, so the folder for temporary files must be too.
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("--model-id", "demo", "--backend", "null")
+        with ServerProcess(tmp_path / "log", *flags, env={"TMPDIR": folder}) as server:
+            children = psutil.Process(server.pid).children(recursive=True)
+            assert len(children) >= 2
+            assert list(Path(folder).glob("tgi-serve-*"))
+            os.kill(server.pid, signal.SIGKILL)
+            gone, alive = psutil.wait_procs(children, timeout=15)
+            assert alive == []
+            assert gone
+        assert not list(Path(folder).glob("tgi-serve-*"))
 
 
 def test_sigterm_lets_running_requests_finish(tmp_path: Path) -> None:

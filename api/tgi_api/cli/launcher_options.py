@@ -81,6 +81,9 @@ _NO_SCALING = "Leave it out; the scaling in the model's config.json is applied."
 _DENSE = "Leave it out and choose a checkpoint in float16, bfloat16 or float32."
 _NO_WATERMARK = "Leave it out; no text is watermarked."
 
+MOST_TOKENS = 1 << 27
+"""No model and no memory reaches it; a larger number is a slip of the hand."""
+
 LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _model("--model-id", "ID", text, "Hub repository, local directory, GGUF file, or demo", also=("HF_MODEL_ID",)),
     _model("--revision", "NAME", text, "Branch, tag or commit of the repository", also=("HF_MODEL_REVISION",)),
@@ -100,17 +103,17 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
         also=("XPU_MEMORY_FRACTION",),
     ),
     _own(Group.DEVICE, "--kv-cache-memory", "SIZE", size_bytes, "Memory for the KV cache, such as 2GiB"),
-    _own(Group.DEVICE, "--cpu-threads", "N", integer(1), "Compute threads on the host"),
+    _own(Group.DEVICE, "--cpu-threads", "N", integer(1, 1024), "Compute threads on the host"),
     # Scheduling
-    _scheduling("--max-batch-size", "N", integer(1), "Requests that run at once"),
-    _scheduling("--max-batch-prefill-tokens", "N", integer(1), "Tokens one step may compute"),
+    _scheduling("--max-batch-size", "N", integer(1, 65_536), "Requests that run at once"),
+    _scheduling("--max-batch-prefill-tokens", "N", integer(1, MOST_TOKENS), "Tokens one step may compute"),
     _scheduling("--max-concurrent-requests", "N", integer(1), "Requests waiting or running; beyond it 429"),
     _scheduling("--prefix-caching", "", boolean, "Share the KV cache of equal beginnings", negatable=True),
     _scheduling("--prefill-chunking", "", boolean, "Compute long prompts over several steps", negatable=True),
     # Limits of a request
-    _limit("--max-input-tokens", "N", integer(1), "Longest prompt"),
-    _limit("--max-input-length", "N", integer(1), "Old name of --max-input-tokens"),
-    _limit("--max-total-tokens", "N", integer(2), "Longest prompt and output together"),
+    _limit("--max-input-tokens", "N", integer(1, MOST_TOKENS), "Longest prompt"),
+    _limit("--max-input-length", "N", integer(1, MOST_TOKENS), "Old name of --max-input-tokens"),
+    _limit("--max-total-tokens", "N", integer(2, MOST_TOKENS), "Longest prompt and output together"),
     _limit("--max-best-of", "N", integer(1), "Largest best_of; 1 disables it"),
     _limit("--max-stop-sequences", "N", integer(0), "Stop sequences of one request"),
     _limit("--max-top-n-tokens", "N", integer(0), "Largest top_n_tokens"),

@@ -42,6 +42,7 @@ NULL_BLOCK_BYTES = 4096
 """What a block counts as against ``--kv-cache-memory``; nothing is allocated."""
 
 _DEFAULT_TOTAL_TOKENS = 8192
+_MOST_BLOCKS = 1 << 20
 
 
 class NullCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +106,9 @@ class NullShard(ModelShard):
         blocks = limits.max_slots * -(-max_total_tokens // limits.block_size)
         if limits.kv_cache_bytes is not None:
             blocks = limits.kv_cache_bytes // NULL_BLOCK_BYTES
+        # Nothing is allocated for a block here, but the scheduler keeps a list of them.
+        blocks = min(blocks, _MOST_BLOCKS)
+        max_total_tokens = min(max_total_tokens, blocks * limits.block_size)
         group = KVGroupBudget(KVGroup(None, NULL_BLOCK_BYTES), blocks)
         return KVBudget(
             limits.block_size, [group], max_total_tokens, [MemoryLine("kv cache", blocks * NULL_BLOCK_BYTES)]

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.engines import VOCAB_SIZE, WORKER, TestEngine, write_null_model
-from tgi_core.contract import LateInputs, ShardSpec, StepPlan, StepResult, Ticket
+from tgi_core.contract import LateInputs, ShardLimits, ShardSpec, StepPlan, StepResult, Ticket
 from tgi_core.engine.frames import Cancel, Finish, FinishRequest
 from tgi_core.testing.null_backend import NullBackend, NullCosts, NullShard, NullTicket, null_token
 
@@ -201,3 +202,12 @@ def test_preempted_requests_come_back_with_the_same_text(model_dir: Path) -> Non
     engine.run_until_idle()
     assert engine.frames()[-1].stats.preemptions > 0
     assert engine.tokens() == {number: expected(list(range(100 + number, 120 + number)), 60) for number in range(4)}
+
+
+def test_no_amount_of_memory_makes_the_null_shard_large(model_dir: Path) -> None:
+    shard = NullBackend().create_shard(ShardSpec(model_dir=model_dir, dtype="float32"))
+    limits = ShardLimits(max_slots=4, max_step_tokens=64, block_size=16, kv_cache_bytes=10**21)
+    budget = shard.warm_up(limits)
+    assert budget.groups[0].blocks <= 1 << 20
+    small = shard.warm_up(replace(limits, kv_cache_bytes=3 * 4096))
+    assert small.max_total_tokens == 48
