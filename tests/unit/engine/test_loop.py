@@ -91,7 +91,7 @@ def test_host_work_hides_behind_the_device(model_dir: Path) -> None:
         engine.submit(number, [10, 11], 500)
     engine.loop.iterate()
     best_ms = float("inf")
-    for _ in range(40):  # The best of many short windows: a neighbour on the machine must not fail the test.
+    for _ in range(150):  # The best of many short windows: a neighbour on the machine must not fail the test.
         first, started = engine.loop.num_steps, time.perf_counter()
         while engine.loop.num_steps < first + 8:
             engine.loop.iterate()
