@@ -102,6 +102,9 @@ class Metrics:
 
     def observe_step(self, stats: EngineStats) -> None:
         """One engine step: the engine client's ``on_step``."""
+        if not stats.prefill_tokens and not stats.decode_tokens:
+            # Only the gauges have changed, as after a cancel; no step was computed.
+            return
         method = "prefill" if stats.prefill_tokens else "decode"
         self.step_count.inc(value=method)
         self.step_success.inc(value=method)

@@ -122,6 +122,7 @@ def test_steps_by_method(api: Api) -> None:
     on_step(EngineStats(prefill_tokens=5, decode_tokens=1, step_ms=20.0))
     on_step(EngineStats(decode_tokens=2, step_ms=10.0))
     on_step(EngineStats(decode_tokens=2, step_ms=10.0))
+    on_step(EngineStats(queue_size=1))  # News of the gauges, not a step.
     assert api.metric('tgi_batch_inference_count{method="prefill"}') == 1
     assert api.metric('tgi_batch_inference_count{method="decode"}') == 2
     assert api.metric('tgi_batch_inference_duration_sum{method="decode"}') == pytest.approx(0.02)

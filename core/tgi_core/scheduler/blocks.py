@@ -76,12 +76,5 @@ class BlockPool:
             self._block_of[key] = block
             self._key_of[block] = key
 
-    def clear_cache(self) -> None:
-        """Forget all content that nobody owns."""
-        for block in self._cached:
-            self._forget(block)
-            self._free.append(block)
-        self._cached.clear()
-
     def _forget(self, block: int) -> None:
         del self._block_of[self._key_of.pop(block)]
