@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tgi_core.errors import EngineUnavailableError, OverloadedError
+from tgi_core.errors import EngineUnavailableError, OverloadedError, ValidationError
 
 
 class Permits:
@@ -37,11 +37,16 @@ class Permits:
         """Take ``count`` permits or none.
 
         Raises:
+            ValidationError: there are fewer than ``count``, so it is no use to try again.
             OverloadedError: fewer than ``count`` are free.
             EngineUnavailableError: the server drains.
         """
         if self._closed:
             raise EngineUnavailableError("The server is shutting down")
+        if count > self._limit:
+            raise ValidationError(
+                f"prompts times choices must be <= {self._limit} (--max-concurrent-requests). Given: {count}"
+            )
         if self._taken + count > self._limit:
             raise OverloadedError
         self._taken += count

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
+
+from msgspec.structs import replace
 
 from tgi_api.metrics import RequestTimings
 from tgi_api.output import Output, Prompt
@@ -44,23 +47,34 @@ class Call:
         if not self._is_streamed:
             self.close()
 
-    def admit(self, num_prompts: int = 1) -> None:
-        """Take a permit for each prompt.
+    def admit(self, num_generations: int) -> None:
+        """Take a permit for each generation.
 
         Raises:
+            ValidationError: there are not so many.
             OverloadedError: not enough are free.
             EngineUnavailableError: the server drains.
         """
-        self._server.permits.take(num_prompts)
-        self._permits = num_prompts
-        self._server.metrics.request_count.inc(num_prompts - 1)
+        self._server.permits.take(num_generations)
+        self._permits = num_generations
+        self._server.metrics.request_count.inc(num_generations - 1)
 
-    async def prepare(self, text: str, options: GenerationOptions, *, add_special_tokens: bool) -> Prompt:
-        """Tokenize ``text`` and make it fit.
+    async def prepare(
+        self, texts: Sequence[str], options: GenerationOptions, *, add_special_tokens: bool
+    ) -> list[Prompt]:
+        """Make prompts of ``texts``; at last, as in TGI, see whether the constraint on the output can be served.
 
         Raises:
-            ValidationError: it is too long, or not Unicode.
+            ValidationError: a text is too long, or not Unicode; or the constraint cannot be compiled.
         """
+        prompts = [await self._prepare(text, options, add_special_tokens=add_special_tokens) for text in texts]
+        grammars = self._server.grammars
+        if options.grammar is None or grammars is None:
+            return prompts
+        options = replace(options, grammar=await grammars.check(options.grammar))
+        return [replace(prompt, options=options) for prompt in prompts]
+
+    async def _prepare(self, text: str, options: GenerationOptions, *, add_special_tokens: bool) -> Prompt:
         server = self._server
         ids = await server.tokenizer.encode(text, add_special_tokens)
         largest = max(ids, default=0)
@@ -78,7 +92,7 @@ class Call:
             EngineUnavailableError: no engine is up.
         """
         prompt = output.prompt
-        output.generation.submit(self._server.client, prompt.token_ids, prompt.max_new_tokens, prompt.options)
+        output.generation.submit(self._server.client, prompt.token_ids, prompt.max_new_tokens)
         self._outputs.append(output)
         self._server.metrics.observe_submitted(
             len(prompt.token_ids), prompt.max_new_tokens, output.generation.submitted_at - self.arrived_at

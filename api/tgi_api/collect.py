@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 
 from tgi_api.call import Call
 from tgi_api.errors import AnyRequest, ClientGoneError
 from tgi_api.output import Output, Prompt
 from tgi_core.errors import RequestError
-from tgi_core.requests import FinishReason, TextTokenizer
+from tgi_core.requests import Alternatives, FinishReason, TextTokenizer
 
 
 class Collected(Output):
     """The tokens of one generation, as columns.
 
     Attributes:
-        token_ids, texts, logprobs, specials: one entry for each token.
+        token_ids, texts, logprobs, specials, alternatives: one entry for each token.
+        prompt_logprobs: of the prompt's tokens from the second on; empty unless asked for.
     """
 
-    __slots__ = ("_ended", "logprobs", "specials", "texts", "token_ids")
+    __slots__ = ("_ended", "alternatives", "logprobs", "prompt_logprobs", "specials", "texts", "token_ids")
 
-    def __init__(self, prompt: Prompt, tokenizer: TextTokenizer, ended: asyncio.Event, *, include_stop: bool) -> None:
-        super().__init__(prompt, tokenizer, include_stop=include_stop)
+    def __init__(self, prompt: Prompt, tokenizer: TextTokenizer, ended: asyncio.Event) -> None:
+        super().__init__(prompt, tokenizer)
         self.token_ids: list[int] = []
         self.texts: list[str] = []
         self.logprobs: list[float] = []
         self.specials: list[bool] = []
+        self.alternatives: list[Alternatives | None] = []
+        self.prompt_logprobs: Sequence[float] = ()
         self._ended = ended
 
     @property
@@ -40,11 +44,22 @@ class Collected(Output):
         assert self.reason is not None
         return self.reason
 
-    def on_token(self, token_id: int, text: str, logprob: float, special: bool) -> None:
+    @property
+    def mean_logprob(self) -> float:
+        """How likely the output is, by token; what ``best_of`` compares."""
+        return sum(self.logprobs) / len(self.logprobs) if self.logprobs else -math.inf
+
+    def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:
+        self.prompt_logprobs = logprobs
+
+    def on_token(
+        self, token_id: int, text: str, logprob: float, special: bool, alternatives: Alternatives | None
+    ) -> None:
         self.token_ids.append(token_id)
         self.texts.append(text)
         self.logprobs.append(logprob)
         self.specials.append(special)
+        self.alternatives.append(alternatives)
 
     def finished(self, reason: FinishReason) -> None:  # noqa: ARG002  # the base class keeps it
         self._ended.set()
@@ -54,9 +69,12 @@ class Collected(Output):
 
 
 async def collect(
-    request: AnyRequest, call: Call, tokenizer: TextTokenizer, prompts: Sequence[Prompt], *, include_stop: bool
-) -> list[Collected]:
-    """Generate from all ``prompts`` at once; returns when the last has ended.
+    request: AnyRequest, call: Call, tokenizer: TextTokenizer, prompts: Sequence[Prompt]
+) -> list[list[Collected]]:
+    """Generate from all ``prompts`` at once, as often as each one's options say; returns when the last has ended.
+
+    Returns:
+        The outputs of each prompt, in the order of its choices.
 
     Raises:
         EngineUnavailableError: no engine is up.
@@ -64,7 +82,8 @@ async def collect(
         ClientGoneError: the client has closed the connection.
     """
     ended = asyncio.Event()
-    outputs = [Collected(prompt, tokenizer, ended, include_stop=include_stop) for prompt in prompts]
+    groups = [[Collected(choice, tokenizer, ended) for choice in prompt.choices()] for prompt in prompts]
+    outputs = [output for group in groups for output in group]
     for output in outputs:
         call.start(output)
     gone = asyncio.create_task(_client_gone(request))
@@ -78,7 +97,18 @@ async def collect(
             progress.cancel()
     finally:
         gone.cancel()
-    return outputs
+    return groups
+
+
+def most_likely(outputs: Sequence[Collected]) -> list[Collected]:
+    """The outputs with the highest mean log-probability of their tokens first."""
+    return sorted(outputs, key=lambda output: -output.mean_logprob)
+
+
+def returned_choices(outputs: Sequence[Collected]) -> list[Collected]:
+    """The outputs of one prompt that its options want returned: the ``n`` most likely ones of ``best_of``."""
+    n = outputs[0].prompt.options.n
+    return list(outputs) if n == len(outputs) else most_likely(outputs)[:n]
 
 
 def _all_finished(outputs: Sequence[Collected]) -> bool:

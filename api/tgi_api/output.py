@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from tgi_core.errors import RequestError
-from tgi_core.requests import FinishReason, Generation, GenerationOptions, TextTokenizer
+from tgi_core.requests import Alternatives, FinishReason, Generation, GenerationOptions, TextTokenizer
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -26,27 +27,38 @@ class Prompt(msgspec.Struct, frozen=True):
     max_new_tokens: int
     options: GenerationOptions
 
+    def choices(self) -> list[Prompt]:
+        """The prompt of each generation that the options ask for; all have the same token ids."""
+        return [replace(self, options=options) for options in self.options.choices()]
+
 
 class Output(ABC):
     """One generation and what becomes of it (``GenerationOutput``).
 
     Attributes:
         prompt: what it started from.
+        tokenizer: the model's.
         generation: its counts and times.
         reason: why it ended; None until then.
         error: why it failed; None unless it did.
     """
 
-    __slots__ = ("error", "generation", "prompt", "reason")
+    __slots__ = ("error", "generation", "prompt", "reason", "tokenizer")
 
-    def __init__(self, prompt: Prompt, tokenizer: TextTokenizer, *, include_stop: bool) -> None:
+    def __init__(self, prompt: Prompt, tokenizer: TextTokenizer) -> None:
         self.prompt = prompt
-        self.generation = Generation(self, tokenizer, prompt.options.stop, include_stop=include_stop)
+        self.tokenizer = tokenizer
+        self.generation = Generation(self, tokenizer, prompt.options)
         self.reason: FinishReason | None = None
         self.error: RequestError | None = None
 
+    def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:  # noqa: B027 - few replies show them
+        """The prompt's log-probabilities from the second token on, if asked for."""
+
     @abstractmethod
-    def on_token(self, token_id: int, text: str, logprob: float, special: bool) -> None:
+    def on_token(
+        self, token_id: int, text: str, logprob: float, special: bool, alternatives: Alternatives | None
+    ) -> None:
         """One more token."""
 
     def on_finish(self, reason: FinishReason) -> None:

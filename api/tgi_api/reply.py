@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from litestar.response.base import ASGIResponse
 
+from tgi_api.output import Output, Prompt
+from tgi_api.schemas.openai import Usage
 from tgi_api.state import AppState
 
 
@@ -44,4 +47,16 @@ def make_head(server: AppState, *, kind: str, id_prefix: str, model: str | None)
         created=int(time.time()),
         model=server.model_id if model in (None, "", "tgi") else model,
         system_fingerprint=server.fingerprint,
+    )
+
+
+def count_usage(prompt_tokens: int, completion_tokens: int) -> Usage:
+    """Usage from its two parts."""
+    return Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens)
+
+
+def reply_usage(prompts: Sequence[Prompt], outputs: Sequence[Output]) -> Usage:
+    """Usage of a plain reply; a prompt counts once, however many outputs it has."""
+    return count_usage(
+        sum(len(prompt.token_ids) for prompt in prompts), sum(output.generation.num_tokens for output in outputs)
     )

@@ -34,6 +34,8 @@ from tgi_core.errors import StartupError, TemplateError
 from tgi_core.logs import configure_logging
 from tgi_core.model_folder import DEFAULT_TEMPLATE, ModelFolder
 from tgi_core.requests import ChatTemplate, TextTokenizer
+from tgi_core.sampling.grammar import Vocabulary
+from tgi_core.sampling.grammar.checker import GrammarChecker
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +65,12 @@ def run_api(config: ServerConfig, listener: socket.socket, control: Connection) 
         )
         tokenizer = TextTokenizer(folder.tokenizer_file, workers=config.api.validation_workers)
         template = load_template(folder)
+        grammars = make_checker(config.engine.grammar_engine, folder)
     except StartupError as error:
         send_control(control, Refused(error.cause, error.fix, error.exit_code))
         sys.exit(error.exit_code)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(ApiProcess(config, tokenizer, template, listener, control).run())
+        runner.run(ApiProcess(config, tokenizer, template, listener, control, grammars=grammars).run())
 
 
 def load_template(folder: ModelFolder) -> ChatTemplate | TemplateError:
@@ -86,6 +89,14 @@ def load_template(folder: ModelFolder) -> ChatTemplate | TemplateError:
         return error
 
 
+def make_checker(engine: str | None, folder: ModelFolder) -> GrammarChecker | None:
+    """What tests constraints on the output with ``engine``; None without one. Starts nothing yet."""
+    if engine is None:
+        return None
+    eos_token_ids = tuple(sorted(folder.eos_token_ids))
+    return GrammarChecker(engine, Vocabulary(folder.tokenizer_file, folder.vocab_size, eos_token_ids))
+
+
 class ApiProcess:
     """The life of an API process on its event loop."""
 
@@ -96,10 +107,13 @@ class ApiProcess:
         template: ChatTemplate | TemplateError,
         listener: socket.socket,
         control: Connection,
+        *,
+        grammars: GrammarChecker | None,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._template = template
+        self._grammars = grammars
         self._listener = listener
         self._control = control
         self._client = EngineClient()
@@ -113,11 +127,14 @@ class ApiProcess:
         loop.add_signal_handler(signal.SIGTERM, inbox.put_nowait, Shutdown())
         try:
             if await self._first_engine(inbox):
-                await self._serve(inbox, AppState(self._config, self._client, self._tokenizer, self._template))
+                state = AppState(self._config, self._client, self._tokenizer, self._template, self._grammars)
+                await self._serve(inbox, state)
         finally:
             loop.remove_reader(self._control.fileno())
             self._client.close()
             self._tokenizer.close()
+            if self._grammars is not None:
+                await self._grammars.close()
 
     def _read_control(self, inbox: asyncio.Queue[Control | None]) -> None:
         try:

@@ -12,6 +12,7 @@ from tgi_core.config import EngineInfo, ServerConfig
 from tgi_core.engine.client import EngineClient
 from tgi_core.errors import TemplateError
 from tgi_core.requests import ChatTemplate, RequestLimits, TextTokenizer
+from tgi_core.sampling.grammar.checker import GrammarChecker
 
 
 class AppState:
@@ -22,6 +23,7 @@ class AppState:
         client: the way to the engine.
         tokenizer: the model's.
         template: the model's chat template, or why there is none.
+        grammars: tests constraints on the output; None where there may be none.
         metrics: what was counted.
         permits: places for generations.
         fingerprint: ``system_fingerprint`` of OpenAI's replies.
@@ -34,11 +36,13 @@ class AppState:
         client: EngineClient,
         tokenizer: TextTokenizer,
         template: ChatTemplate | TemplateError,
+        grammars: GrammarChecker | None,
     ) -> None:
         self.config = config
         self.client = client
         self.tokenizer = tokenizer
         self.template = template
+        self.grammars = grammars
         self.metrics = Metrics(client, self.info)
         self.permits = Permits(config.api.max_concurrent_requests)
         self.fingerprint = f"{__version__}-native"
@@ -63,9 +67,14 @@ class AppState:
         return RequestLimits(
             max_input_tokens=info.max_input_tokens,
             max_total_tokens=info.max_total_tokens,
+            vocab_size=info.vocab_size,
             max_best_of=api.max_best_of,
             max_stop_sequences=api.max_stop_sequences,
             max_top_n_tokens=api.max_top_n_tokens,
+            watermark_gamma=api.watermark_gamma,
+            watermark_delta=api.watermark_delta,
+            allows_grammar=self.grammars is not None,
+            extra_parameters=frozenset(info.extra_parameters),
         )
 
     @property

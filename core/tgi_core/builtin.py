@@ -9,6 +9,8 @@ from tgi_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from tgi_core.models.spec import Architecture
+    from tgi_core.sampling.grammar import GrammarEngine
+    from tgi_core.sampling.rules import LogitsRule
 
 
 @hookimpl
@@ -17,3 +19,19 @@ def tgi_architectures() -> Iterable[Architecture]:
     from tgi_core.models import ARCHITECTURES
 
     return ARCHITECTURES
+
+
+@hookimpl(tryfirst=True)
+def tgi_logits_rules() -> Iterable[LogitsRule]:
+    """The rules of ``tgi_core.sampling.rules``; first, so that plugins' rules run after them."""
+    from tgi_core.sampling.rules.builtin import RULES
+
+    return RULES
+
+
+@hookimpl
+def tgi_grammar_engines() -> Iterable[GrammarEngine]:
+    """llguidance, the engine that a server uses unless told otherwise."""
+    from tgi_core.sampling.grammar.llguidance_engine import LLGuidanceEngine
+
+    return [LLGuidanceEngine()]

@@ -42,6 +42,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         prefix_cache, chunked_prefill: switches, both on by default.
         run_ahead: steps launched before the oldest is collected; None takes the backend's.
         cpu_threads: compute threads on the host; None lets the backend choose.
+        attention: name of the implementation of attention; "auto" leaves the choice to the backend.
+        grammar_engine: name of the engine of structured output; None refuses requests that constrain their output.
     """
 
     backend: str
@@ -58,6 +60,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     chunked_prefill: bool = True
     run_ahead: int | None = None
     cpu_threads: int | None = None
+    attention: str = "auto"
+    grammar_engine: str | None = "llguidance"
 
 
 class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +70,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         max_concurrent_requests: beyond it a request gets 429.
         max_best_of, max_stop_sequences, max_top_n_tokens, max_client_batch_size: limits of one request.
+        watermark_gamma, watermark_delta: share of green tokens and what is added to their logits, for requests that
+            ask for a watermark.
         validation_workers: threads that tokenize.
         payload_limit: largest body in bytes.
         api_key: bearer token that protected routes ask for; None leaves them open.
@@ -81,6 +87,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_sequences: int = 4
     max_top_n_tokens: int = 5
     max_client_batch_size: int = 4
+    watermark_gamma: float = 0.5
+    watermark_delta: float = 2.0
     validation_workers: int = 2
     payload_limit: int = 2_000_000
     api_key: str | None = None
@@ -117,6 +125,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         load_seconds, warm_up_seconds: how long start-up took.
         memory: rows of the memory table, (name, bytes).
         notes: what a user should know, such as operations bound to the reference.
+        extra_parameters: names of the parameters of plugins' logits rules, which requests may set.
     """
 
     max_input_tokens: int
@@ -132,3 +141,4 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     warm_up_seconds: float
     memory: list[tuple[str, int]]
     notes: list[str] = []
+    extra_parameters: list[str] = []

@@ -42,6 +42,10 @@ class StartupError(TgiServeError):
         return type(self), (self.cause, self.fix, self.exit_code)
 
 
+class DeviceMemoryError(TgiServeError):
+    """A step found no memory on the device: a fault of the whole replica, which is started again."""
+
+
 class RequestError(TgiServeError):
     """One request fails; the reply is TGI's ``{"error", "error_type"}`` with ``status``.
 

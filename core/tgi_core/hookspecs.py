@@ -10,6 +10,8 @@ import pluggy
 if TYPE_CHECKING:
     from tgi_core.contract import Backend
     from tgi_core.models.spec import Architecture
+    from tgi_core.sampling.grammar import GrammarEngine
+    from tgi_core.sampling.rules import LogitsRule
 
 PROJECT_NAME = "tgi_serve"
 
@@ -25,3 +27,13 @@ def tgi_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
 @hookspec
 def tgi_architectures() -> Iterable[Architecture]:  # type: ignore[empty-body]
     """Model architectures this plugin offers, each by its ``model_type``."""
+
+
+@hookspec
+def tgi_logits_rules() -> Iterable[LogitsRule]:  # type: ignore[empty-body]
+    """Sampling rules this plugin offers, in the order they run; they run after those that ship."""
+
+
+@hookspec
+def tgi_grammar_engines() -> Iterable[GrammarEngine]:  # type: ignore[empty-body]
+    """Engines of structured output this plugin offers, each by its ``name``."""

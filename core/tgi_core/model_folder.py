@@ -122,6 +122,11 @@ class ModelFolder:
         """The text of the token that ends a sequence."""
         return self.special_tokens.get("eos_token")
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the folder can turn text into tokens; one for benchmarks need not."""
+        return (self.path / "tokenizer.json").exists()
+
     @cached_property
     def tokenizer_file(self) -> Path:
         """The path of ``tokenizer.json``."""

@@ -6,6 +6,7 @@ when what it would have offered is asked for; it never takes the server down by 
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from tgi_core.hookspecs import PROJECT_NAME
 
 if TYPE_CHECKING:
     from tgi_core.models.spec import Architecture
+    from tgi_core.sampling.grammar import GrammarEngine
+    from tgi_core.sampling.rules import LogitsRule
 
 
 class PluginFailure(msgspec.Struct, frozen=True):
@@ -72,6 +75,50 @@ class Plugins:
             for offered in self._manager.hook.tgi_architectures()
             for architecture in offered
         }
+
+    def logits_rules(self) -> list[LogitsRule]:
+        """All sampling rules, those that ship first.
+
+        Raises:
+            StartupError: two rules have the same name, or a parameter of the same name.
+        """
+        rules = [rule for offered in self._manager.hook.tgi_logits_rules() for rule in offered]
+        parameters = [parameter.name for rule in rules for parameter in rule.parameters]
+        for kind, names in (("named", [rule.name for rule in rules]), ("with a parameter", parameters)):
+            for name, count in Counter(names).items():
+                if count > 1:
+                    raise StartupError(
+                        f"Two plugins offer a logits rule {kind} `{name}`.", "Uninstall one of them.", ExitCode.BACKEND
+                    )
+        return rules
+
+    def grammar_engines(self) -> dict[str, GrammarEngine]:
+        """All engines of structured output by name.
+
+        Raises:
+            StartupError: two plugins offer the same name.
+        """
+        found: dict[str, GrammarEngine] = {}
+        for offered in self._manager.hook.tgi_grammar_engines():
+            for engine in offered:
+                if engine.name in found:
+                    raise StartupError(
+                        f"Two plugins offer a grammar engine named `{engine.name}`.", "Uninstall one of them."
+                    )
+                found[engine.name] = engine
+        return found
+
+    def choose_grammar_engine(self, name: str) -> GrammarEngine:
+        """The engine of structured output called ``name``.
+
+        Raises:
+            StartupError: there is none; the message lists those installed.
+        """
+        engines = self.grammar_engines()
+        if name not in engines:
+            known = ", ".join(sorted(engines))
+            raise StartupError(f"There is no grammar engine `{name}`; installed are: {known}." + self._tell_failures())
+        return engines[name]
 
     def choose_backend(self, name: str) -> Backend:
         """The backend called ``name``, or with "auto" the usable one of highest priority.

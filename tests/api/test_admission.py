@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.support.api import Api, make_state, open_api
 from tgi_api.admission import Permits
-from tgi_core.errors import EngineUnavailableError, OverloadedError
+from tgi_core.errors import EngineUnavailableError, OverloadedError, ValidationError
 from tgi_core.requests import TextTokenizer
 
 
@@ -40,7 +41,34 @@ def test_a_streamed_request_is_refused_the_same_way(narrow: Api) -> None:
 
 def test_each_prompt_takes_a_place(narrow: Api) -> None:
     assert narrow.post("/v1/completions", {"prompt": ["a", "b"]}).status_code == 200
-    assert narrow.post("/v1/completions", {"prompt": ["a", "b", "c"]}).status_code == 429
+    narrow.state.permits.take()
+    assert narrow.post("/v1/completions", {"prompt": ["a", "b"]}).status_code == 429
+    assert narrow.state.permits.taken == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/generate", {"inputs": "x", "parameters": {"best_of": 2, "do_sample": True}}),
+        ("/v1/completions", {"prompt": "x", "n": 2}),
+        ("/v1/completions", {"prompt": "x", "best_of": 2}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 2}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 2, "stream": True}),
+    ],
+)
+def test_each_choice_takes_a_place(narrow: Api, path: str, body: Any) -> None:
+    assert narrow.post(path, body).status_code == 200
+    assert len(narrow.engine.submitted) == 2
+    narrow.state.permits.take()
+    assert narrow.post(path, body).status_code == 429
+    assert narrow.state.permits.taken == 1
+
+
+@pytest.mark.parametrize("body", [{"prompt": ["a", "b", "c"]}, {"prompt": ["a", "b"], "n": 2}, {"prompt": "x", "n": 3}])
+def test_what_never_has_a_place_is_not_to_be_tried_again(narrow: Api, body: Any) -> None:
+    reply = narrow.post("/v1/completions", body)
+    assert (reply.status_code, reply.json()["error_type"]) == (422, "validation")
+    assert "must be <= 2 (--max-concurrent-requests)" in reply.json()["error"]
     assert narrow.state.permits.taken == 0
 
 
@@ -63,6 +91,8 @@ def test_permits_count() -> None:
         permits.take(2)
         with pytest.raises(OverloadedError):
             permits.take(2)
+        with pytest.raises(ValidationError):
+            permits.take(4)
         permits.take()
         idle = asyncio.create_task(permits.idle())
         permits.release(2)

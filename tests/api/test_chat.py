@@ -84,6 +84,57 @@ def test_logprobs(api: Api) -> None:
     assert chat(api, logprobs=False).json()["choices"][0]["logprobs"] is None
 
 
+def test_golden_logprobs(api: Api) -> None:
+    """The chosen token's text is that of the reply."""
+    fox, jumps = api.engine.reply
+    api.engine.tops = ([fox, jumps], [-0.1, -2.0])
+    reply = chat(api, logprobs=True, top_logprobs=2, stop="ox")
+    logprobs = reply.text.partition('"logprobs":')[2].partition(',"finish_reason"')[0]
+    assert logprobs == (
+        '{"content":[{"token":" f","logprob":-0.1,"bytes":[32,102],"top_logprobs":['
+        '{"token":" f","logprob":-0.1,"bytes":[32,102]},'
+        '{"token":" jumps","logprob":-2.0,"bytes":[32,106,117,109,112,115]}]}]}'
+    )
+    msgspec.json.decode(reply.content, type=ChatCompletion)
+
+
+def test_the_engine_is_asked_for_the_models_own_logprobs(api: Api) -> None:
+    chat(api)
+    chat(api, logprobs=True, top_logprobs=4)
+    samplings = [submitted.sampling for submitted in api.engine.submitted]
+    assert [(sampling.raw_logprobs, sampling.top_n) for sampling in samplings] == [(False, 0), (True, 4)]
+
+
+def test_n_choices_of_one_prompt(api: Api) -> None:
+    api.engine.replies = [api.engine.reply, api.engine.reply[:1], ()]
+    reply = chat(api, n=3, seed=5)
+    body = reply.json()
+    assert [(choice["index"], choice["message"]["content"]) for choice in body["choices"]] == [
+        (0, " fox jumps"),
+        (1, " fox"),
+        (2, ""),
+    ]
+    prompt_tokens = len(api.engine.submitted[0].prompt)
+    assert body["usage"] == {"prompt_tokens": prompt_tokens, "completion_tokens": 6, "total_tokens": prompt_tokens + 6}
+    samplings = [submitted.sampling for submitted in api.engine.submitted]
+    assert [(sampling.seed, sampling.choice) for sampling in samplings] == [(5, 0), (5, 1), (5, 2)]
+    assert reply.headers["x-prompt-tokens"] == str(prompt_tokens)
+    assert reply.headers["x-generated-tokens"] == "6"
+    assert float(reply.headers["x-compute-time"]) > 0
+
+
+def test_without_a_seed_the_choices_share_a_random_one(api: Api) -> None:
+    chat(api, n=2)
+    chat(api, n=2)
+    seeds = [submitted.sampling.seed for submitted in api.engine.submitted]
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+
+
+def test_the_stop_may_be_kept(api: Api) -> None:
+    reply = chat(api, stop="jum", include_stop_str_in_output=True).json()
+    assert reply["choices"][0]["message"]["content"] == " fox jum"
+
+
 def test_content_in_parts(api: Api) -> None:
     parts = [
         {"type": "text", "text": "see "},
@@ -162,12 +213,15 @@ def test_messages_that_are_refused(api: Api, messages: Any, field: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"n": 2},
-        {"top_logprobs": 2, "logprobs": True},
-        {"response_format": {"type": "json_object"}},
+        {"n": 129},
+        {"top_logprobs": 21, "logprobs": True},
+        {"top_logprobs": 1},
+        {"best_of": 1, "n": 2},
+        {"echo": True},
         {"tools": [{"type": "function", "function": {"name": "f"}}]},
-        {"presence_penalty": 1.0},
+        {"presence_penalty": 2.5},
         {"logit_bias": {"5": 1e39}},
+        {"logit_bias": [1.0]},
         {"max_tokens": 0},
     ],
 )

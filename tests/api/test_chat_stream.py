@@ -99,6 +99,42 @@ def test_logprobs_one_entry_a_chunk(api: Api) -> None:
     assert entries[-1] is None
 
 
+def test_streamed_alternatives_are_the_plain_ones(api: Api) -> None:
+    api.engine.tops = ([*api.engine.reply, 5], [-0.1, -2.0, -3.0])
+    plain = api.post("/v1/chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 3}).json()
+    *chunks, _ = events(stream(api, logprobs=True, top_logprobs=3).text)
+    found = [entry for chunk in chunks[:-1] for entry in chunk["choices"][0]["logprobs"]["content"]]
+    assert found == plain["choices"][0]["logprobs"]["content"]
+    assert [len(entry["top_logprobs"]) for entry in found] == [3, 3, 3]
+    for chunk in chunks:
+        msgspec.convert(chunk, ChatCompletionChunk)
+
+
+def test_choices_are_told_apart(api: Api) -> None:
+    api.engine.replies = [api.engine.reply, api.engine.reply[1:]]
+    *chunks, done = events(stream(api, n=2, stream_options={"include_usage": True}).text)
+    assert done == "[DONE]"
+    usage = chunks.pop()["usage"]
+    assert usage["prompt_tokens"] == len(api.engine.submitted[0].prompt)
+    assert usage["completion_tokens"] == 5
+    choices = [chunk["choices"][0] for chunk in chunks]
+    for index, text in ((0, " fox jumps"), (1, " jumps")):
+        own = [choice for choice in choices if choice["index"] == index]
+        assert "".join(choice["delta"]["content"] for choice in own) == text
+        assert own[0]["delta"]["role"] == "assistant"
+        assert [choice["finish_reason"] for choice in own][-1] == "stop"
+        assert all("role" not in choice["delta"] for choice in own[1:])
+
+
+def test_an_error_of_one_choice_ends_all(api: Api) -> None:
+    api.engine.fail_after = 1
+    chunks = events(stream(api, n=2).text)
+    assert chunks[-1] == "[DONE]"
+    assert sum("error" in chunk for chunk in chunks) == 1
+    assert api.engine.in_flight == 0
+    assert api.state.permits.taken == 0
+
+
 def test_an_error_is_an_event_and_then_done(api: Api) -> None:
     api.engine.fail_after = 1
     chunks = events(stream(api, stream_options={"include_usage": True}).text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.support.api import BOS_ID, Api, events
-from tests.support.text_tokenizers import encode
+from tests.support.api import BOS_ID, Api, events, make_state, open_api
+from tests.support.text_tokenizers import encode, load, metaspace_json
 from tgi_api.schemas.completions import Completion, CompletionChunk, CompletionRequest
 
 
@@ -122,6 +123,111 @@ def test_streamed_logprobs_are_the_plain_ones(api: Api) -> None:
         assert [value for entry in found for value in entry[key]] == plain[key]
 
 
+def test_golden_logprobs(api: Api) -> None:
+    """The chosen token is among the alternatives, although it is less likely than those asked for."""
+    api.engine.tops = ([api.engine.reply[0]], [-0.05])
+    reply = complete(api, logprobs=1, max_tokens=2)
+    logprobs = reply.text.partition('"logprobs":')[2].partition(',"finish_reason"')[0]
+    assert logprobs == (
+        '{"tokens":[" fox"," jumps"],"token_logprobs":[-0.1,-0.1],'
+        '"top_logprobs":[{" fox":-0.05},{" fox":-0.05," jumps":-0.1}],"text_offset":[0,4]}'
+    )
+    msgspec.json.decode(reply.content, type=Completion)
+    *chunks, _ = events(complete(api, logprobs=1, max_tokens=2, stream=True).text)
+    tops = [entry for chunk in chunks[:-1] for entry in chunk["choices"][0]["logprobs"]["top_logprobs"]]
+    assert tops == reply.json()["choices"][0]["logprobs"]["top_logprobs"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_choices_of_several_prompts(api: Api, stream: bool) -> None:
+    api.engine.replies = [api.engine.reply[:1], api.engine.reply[1:], api.engine.reply, ()]
+    reply = complete(api, ["a", "b c"], n=2, seed=3, stream=stream, stream_options={"include_usage": True})
+    expected = {0: " fox", 1: " jumps", 2: " fox jumps", 3: ""}
+    if stream:
+        *chunks, _ = events(reply.text)
+        usage = chunks.pop()["usage"]
+        found = dict.fromkeys(expected, "")
+        for choice in (chunk["choices"][0] for chunk in chunks):
+            found[choice["index"]] += choice["text"]
+    else:
+        usage = reply.json()["usage"]
+        found = {choice["index"]: choice["text"] for choice in reply.json()["choices"]}
+    assert found == expected
+    first, second, third, _ = api.engine.submitted
+    assert first.prompt == second.prompt != third.prompt
+    assert [submitted.sampling.choice for submitted in api.engine.submitted] == [0, 1, 0, 1]
+    assert usage["prompt_tokens"] == len(first.prompt) + len(third.prompt)
+    assert usage["completion_tokens"] == 8
+
+
+def test_the_best_n_of_more(api: Api) -> None:
+    api.engine.replies = [api.engine.reply, api.engine.reply[:1], api.engine.reply[1:]]
+    api.engine.logprobs = [-3.0, -1.0, -2.0]
+    reply = complete(api, n=2, best_of=3)
+    assert [(choice["index"], choice["text"]) for choice in reply.json()["choices"]] == [(0, " fox"), (1, " jumps")]
+    assert reply.json()["usage"]["completion_tokens"] == 7
+    assert reply.headers["x-generated-tokens"] == "7"
+    assert reply.headers["x-prompt-tokens"] == str(len(api.engine.submitted[0].prompt))
+
+
+def test_an_output_without_tokens_is_the_least_likely(api: Api) -> None:
+    api.engine.replies = [api.engine.reply[1:], api.engine.reply[:1]]
+    api.engine.logprobs = [-1.0, -9.0]
+    assert complete(api, best_of=2, stop=" jumps").json()["choices"][0]["text"] == " fox"
+
+
+class TestEcho:
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_the_prompt_comes_first(self, api: Api, stream: bool) -> None:
+        reply = complete(api, ["The quick", "a"], n=2, echo=True, stream=stream)
+        texts = dict.fromkeys(range(4), "")
+        if stream:
+            *chunks, _ = events(reply.text)
+            for choice in (chunk["choices"][0] for chunk in chunks):
+                texts[choice["index"]] += choice["text"]
+        else:
+            texts = {choice["index"]: choice["text"] for choice in reply.json()["choices"]}
+        quick, a = "The quick fox jumps", "a fox jumps"
+        assert texts == {0: quick, 1: quick, 2: a, 3: a}
+        assert not api.engine.submitted[0].prompt_logprobs
+
+    def test_with_the_log_probabilities_of_its_tokens(self, api: Api) -> None:
+        api.engine.tops = ([5], [-0.05])
+        (choice,) = complete(api, echo=True, logprobs=1, max_tokens=1).json()["choices"]
+        assert choice["text"] == "The quick fox"
+        columns = choice["logprobs"]
+        assert "".join(columns["tokens"]) == "<s>The quick fox"
+        assert columns["token_logprobs"] == [None, *[-0.5] * (len(columns["tokens"]) - 2), -0.1]
+        assert columns["top_logprobs"][:-1] == [None] * (len(columns["tokens"]) - 1)
+        assert columns["top_logprobs"][-1] == {api.state.tokenizer.token_text(5): -0.05, " fox": -0.1}
+        ends = [*columns["text_offset"][1:], len(choice["text"])]
+        pieces = [choice["text"][start:end] for start, end in zip(columns["text_offset"], ends, strict=True)]
+        assert pieces == ["", *columns["tokens"][1:]]
+
+    def test_a_stream_has_the_same_columns(self, api: Api) -> None:
+        plain = complete(api, echo=True, logprobs=0).json()["choices"][0]
+        *chunks, _ = events(complete(api, echo=True, logprobs=0, stream=True).text)
+        choices = [chunk["choices"][0] for chunk in chunks]
+        assert choices[0]["text"] == "The quick"
+        assert "".join(choice["text"] for choice in choices) == plain["text"]
+        for key in ("tokens", "token_logprobs", "text_offset"):
+            found = [value for choice in choices[:-1] for value in choice["logprobs"][key]]
+            assert found == plain["logprobs"][key]
+        for chunk in chunks:
+            msgspec.convert(chunk, CompletionChunk)
+
+    def test_a_space_that_the_tokenizer_adds_is_not_of_the_prompt(self, tmp_path: Path) -> None:
+        tokenizer = load(tmp_path, metaspace_json())
+        with open_api(make_state(tokenizer)) as api:
+            api.engine.say("the fox")
+            (choice,) = complete(api, "the quick", echo=True, logprobs=0, max_tokens=1).json()["choices"]
+            tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+            assert "".join(tokens) == "<s>" + choice["text"]
+            assert offsets[:2] == [0, 0]
+            assert offsets[-1] == len("the quick")
+        tokenizer.close()
+
+
 def test_stop_text_is_left_out(api: Api) -> None:
     (choice,) = complete(api, stop="jum").json()["choices"]
     assert (choice["text"], choice["finish_reason"]) == (" fox ", "stop")
@@ -143,10 +249,12 @@ def test_explicit_nulls_mean_not_given(api: Api) -> None:
         ({"prompt": [1, 2]}, "validation", "$.prompt[0]"),
         ({"prompt": [[1, 2]]}, "validation", "$.prompt[0]"),
         ({}, "validation", "prompt"),
-        ({"prompt": "x", "echo": True}, "validation", "`echo`"),
-        ({"prompt": "x", "best_of": 2}, "validation", "`best_of`"),
-        ({"prompt": "x", "n": 2}, "validation", "`n`"),
-        ({"prompt": "x", "logprobs": 2}, "validation", "`logprobs`"),
+        ({"prompt": "x", "best_of": 1, "n": 2}, "validation", "`best_of`"),
+        ({"prompt": "x", "best_of": 129}, "validation", "`best_of`"),
+        ({"prompt": "x", "n": 129}, "validation", "`n`"),
+        ({"prompt": "x", "logprobs": 21}, "validation", "`logprobs`"),
+        ({"prompt": "x", "echo": True, "max_tokens": 0}, "validation", "`max_tokens`"),
+        ({"prompt": "x", "logprobs": 1, "top_logprobs": 1}, "validation", "`top_logprobs`"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

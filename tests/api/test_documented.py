@@ -1,14 +1,19 @@
-"""docs/api.md names every route, metric and kind of error that there is."""
+"""docs/api.md names every route, field, metric and kind of error that there is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import tgi_api.errors
 from tests.support.api import Api
+from tgi_api.schemas.chat import ChatRequest
+from tgi_api.schemas.completions import CompletionRequest
+from tgi_api.schemas.generate import CompatGenerateRequest, GenerateParameters
 from tgi_core import errors
 
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
@@ -31,6 +36,13 @@ def test_every_route(api: Api) -> None:
     ]
     assert missing == []
     assert len(paths) > 8
+
+
+@pytest.mark.parametrize("kind", [CompatGenerateRequest, GenerateParameters, ChatRequest, CompletionRequest])
+def test_every_field_of_a_body(kind: type[msgspec.Struct]) -> None:
+    fields = kind.__struct_encode_fields__
+    assert [name for name in fields if f"`{name}`" not in PAGE] == []
+    assert len(fields) > 2
 
 
 def test_every_metric(api: Api) -> None:

@@ -41,6 +41,22 @@ def test_every_event_fits_its_schema(api: Api) -> None:
         msgspec.convert(event, StreamResponse)
 
 
+def test_golden_top_tokens(api: Api) -> None:
+    fox, jumps = api.engine.reply
+    api.engine.tops = ([jumps], [-0.25])
+    body = {"inputs": "x", "parameters": {"top_n_tokens": 1, "stop": ["jumps"]}}
+    top = f'"top_tokens":[{{"id":{jumps},"text":" jumps","logprob":-0.25,"special":false}}]'
+    reply = api.post("/generate_stream", body)
+    assert reply.text == (
+        f'data: {{"index":1,"token":{{"id":{fox},"text":" fox","logprob":-0.1,"special":false}},{top},'
+        '"generated_text":null,"details":null}\n\n'
+        f'data: {{"index":2,"token":{{"id":{jumps},"text":" jumps","logprob":-0.1,"special":false}},{top},'
+        '"generated_text":" fox jumps","details":null}\n\n'
+    )
+    for event in events(reply.text):
+        msgspec.convert(event, StreamResponse)
+
+
 def test_details_only_when_asked_for(api: Api) -> None:
     last = events(api.post("/generate_stream", {"inputs": "x"}).text)[-1]
     assert last["generated_text"] == " fox jumps"

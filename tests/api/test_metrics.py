@@ -93,6 +93,13 @@ def test_each_prompt_counts(api: Api, stream: bool) -> None:
     assert api.metric("tgi_request_success") == 2
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_choice_counts(api: Api, stream: bool) -> None:
+    api.post("/v1/completions", {"prompt": ["a", "b"], "n": 2, "stream": stream})
+    assert api.metric("tgi_request_count") == 4
+    assert api.metric("tgi_request_success") == 4
+
+
 @pytest.mark.parametrize("body", [{"inputs": ""}, {}, {"inputs": "x", "parameters": {"temperature": -1}}])
 def test_refused_requests_count_as_validation_failures(api: Api, body: Any) -> None:
     api.post("/generate", body)

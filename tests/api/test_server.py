@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.api import INFO, MODEL_ID, TEMPLATE, make_state, write_tokenizer
-from tgi_api.server import ApiProcess, load_template, run_api
+from tests.support.api import EOS_ID, INFO, MODEL_ID, TEMPLATE, make_state, write_tokenizer
+from tgi_api.server import ApiProcess, load_template, make_checker, run_api
 from tgi_core.config import ApiConfig, EngineConfig, ModelConfig, ServerConfig
 from tgi_core.engine.control import (
     ApiReady,
@@ -35,8 +35,20 @@ from tgi_core.engine.control import (
 from tgi_core.errors import ExitCode, StartupError, TemplateError
 from tgi_core.model_folder import ModelFolder
 from tgi_core.requests import ChatTemplate, TextTokenizer
+from tgi_core.sampling.grammar import Vocabulary
+from tgi_core.sampling.grammar.checker import GrammarChecker
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+
+
+class ClosingChecker(GrammarChecker):
+    """Tells whether it was closed."""
+
+    closed = False
+
+    async def close(self) -> None:
+        await super().close()
+        self.closed = True
 
 
 class Supervised:
@@ -45,6 +57,7 @@ class Supervised:
     Attributes:
         url: where it listens.
         running: the process's life.
+        grammars: its test of grammars.
     """
 
     def __init__(self, tokenizer: TextTokenizer, folder: Path, graceful_s: float) -> None:
@@ -57,7 +70,8 @@ class Supervised:
         # The process closes its tokenizer when it ends; the one of the tests lives on.
         own = TextTokenizer(write_tokenizer(folder), workers=1)
         template = ChatTemplate(TEMPLATE, {})
-        self._process = ApiProcess(config, own, template, self.listener, self._remote)
+        self.grammars = ClosingChecker("any", Vocabulary(folder / "tokenizer.json", INFO.vocab_size, (EOS_ID,)))
+        self._process = ApiProcess(config, own, template, self.listener, self._remote, grammars=self.grammars)
 
     def start(self) -> None:
         self.running = asyncio.create_task(self._process.run())
@@ -105,6 +119,7 @@ def supervise(
         try:
             yield process
             await asyncio.wait_for(process.running, 5)
+            assert process.grammars.closed
         finally:
             process.running.cancel()
             process.close()
@@ -229,6 +244,12 @@ def test_templates(tmp_path: Path) -> None:
     template = load_template(ModelFolder(folder))
     assert isinstance(template, ChatTemplate)
     assert template.render([{"role": "user", "content": "hi"}]) == "<s></s>hi"
+
+
+def test_grammars_can_be_switched_off(tmp_path: Path) -> None:
+    folder = ModelFolder(write_model(tmp_path))
+    assert make_checker(None, folder) is None
+    assert isinstance(make_checker("llguidance", folder), GrammarChecker)
 
 
 class Spawned:

@@ -20,11 +20,15 @@ STREAMS: list[tuple[str, Any]] = [
     ("/", {"inputs": "x", "stream": True}),
     ("/v1/chat/completions", CHAT),
     ("/v1/completions", {"prompt": ["x", "y"], "stream": True}),
+    ("/v1/completions", {"prompt": "x", "n": 2, "stream": True}),
+    ("/v1/chat/completions", {**CHAT, "n": 3}),
 ]
 PLAIN: list[tuple[str, Any]] = [
     ("/generate", {"inputs": "x"}),
     ("/v1/chat/completions", {**CHAT, "stream": False}),
     ("/v1/completions", {"prompt": ["x", "y"]}),
+    ("/v1/completions", {"prompt": ["x", "y"], "n": 2}),
+    ("/generate", {"inputs": "x", "parameters": {"best_of": 2, "do_sample": True}}),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 
 import pytest
@@ -72,3 +73,39 @@ def test_openai(server: ServerProcess) -> None:
         pieces = client.completions.create(model="tgi", prompt="1, 2, 3, 4,", max_tokens=6, temperature=0, stream=True)
         assert "".join(piece.choices[0].text for piece in pieces if piece.choices) == completion.choices[0].text
         assert next(iter(client.models.list())).id == "demo"
+
+
+def test_openai_reads_choices_and_logprobs(server: ServerProcess) -> None:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", timeout=60) as client:
+        chat = client.chat.completions.create(
+            model="tgi", messages=MESSAGES, max_tokens=8, n=2, seed=1, logprobs=True, top_logprobs=3
+        )
+        assert [choice.index for choice in chat.choices] == [0, 1]
+        for choice in chat.choices:
+            assert choice.logprobs is not None
+            assert choice.logprobs.content is not None
+            assert [len(entry.top_logprobs) for entry in choice.logprobs.content] == [3] * 8
+            assert all(entry.logprob <= 0 for entry in choice.logprobs.content)
+        completion = client.completions.create(
+            model="tgi", prompt="1, 2, 3, 4,", max_tokens=2, temperature=0, echo=True, logprobs=1
+        )
+        columns = completion.choices[0].logprobs
+        assert columns is not None
+        assert columns.token_logprobs is not None
+        assert "".join(columns.tokens or []) == completion.choices[0].text
+        # A sequence that counts is more likely than chance in all but its beginning.
+        assert sum(columns.token_logprobs[3:]) / len(columns.token_logprobs[3:]) > -1.0
+
+
+def test_openai_reads_structured_output(server: ServerProcess) -> None:
+    schema = {"type": "object", "properties": {"author": {"enum": ["Marlowe", "Shakespeare"]}}, "required": ["author"]}
+    with OpenAI(base_url=f"{server.url}/v1", api_key="unused", timeout=60) as client:
+        chat = client.chat.completions.create(
+            model="tgi",
+            messages=MESSAGES,
+            max_tokens=48,
+            temperature=0,
+            response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}},
+        )
+        assert json.loads(chat.choices[0].message.content or "") == {"author": "Shakespeare"}
+        assert chat.choices[0].finish_reason == "stop"

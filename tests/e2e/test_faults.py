@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.support.plugins import write_distribution
 from tests.support.server import ServerProcess
 
 LONG = {"inputs": "Count: 1, 2, 3,", "parameters": {"max_new_tokens": 2000}}
@@ -131,3 +132,49 @@ def test_sigterm_to_every_process_still_drains(tmp_path: Path) -> None:
             reply = running.result(timeout=60)
         assert reply.status_code == 200
         assert reply.json()["generated_text"]
+
+
+def test_a_step_without_memory_is_a_fault_of_the_replica(tmp_path: Path) -> None:
+    site = write_distribution(tmp_path / "site", "tgi-full", "tgi_full", FULL_BACKEND)
+    flags = ("--model-id", "demo", "--backend", "full", "--max-total-tokens", "512")
+    with ServerProcess(tmp_path / "log", *flags, env={"PYTHONPATH": str(site)}) as server:
+        long = {"inputs": "word " * 100, "parameters": {"max_new_tokens": 2}}
+        failed = httpx.post(f"{server.url}/generate", json=long, timeout=30)
+        assert failed.status_code == 424
+        assert "no memory on its device" in failed.json()["error"]
+        assert "--cuda-memory-fraction" in server.log
+        wait_for_health(server, 200, timeout_s=60)
+        short = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 4}}
+        assert httpx.post(f"{server.url}/generate", json=short, timeout=60).status_code == 200
+
+
+FULL_BACKEND = '''
+"""The CPU, on which a prompt of more than 64 tokens finds no memory once the engine is warm."""
+import torch
+
+from tgi_core.contract import BackendInfo
+from tgi_core.hookspecs import hookimpl
+from tgi_cpu.backend import CpuBackend
+from tgi_cpu.kernels import CpuKernels
+
+
+class FullKernels(CpuKernels):
+    def attention(self, q_THD, cache_NP2KD, prepared, spec):
+        if 64 < len(q_THD) < 200:
+            raise torch.OutOfMemoryError("tried to allocate 1.00 GiB")
+        return super().attention(q_THD, cache_NP2KD, prepared, spec)
+
+
+class FullBackend(CpuBackend):
+    @property
+    def info(self):
+        return BackendInfo(name="full", title="a device without memory", priority=-1)
+
+    def kernels(self, device):
+        return FullKernels()
+
+
+@hookimpl
+def tgi_backends():
+    return [FullBackend()]
+'''

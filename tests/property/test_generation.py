@@ -41,17 +41,25 @@ def pieces(ids: list[int]) -> list[str]:
     return ["" if token_id == SPECIAL_ID else detokenizer.push(token_id) for token_id in ids]
 
 
-@given(runs(), st.booleans())
-def test_a_stop_cuts_text_and_tokens(run: tuple[list[int], list[str]], include_stop: bool) -> None:
+def options(stops: list[str], include_stop: bool, min_tokens: int = 0) -> GenerationOptions:
+    """What the generations here are asked for."""
+    return GenerationOptions(
+        sampling=SamplingParams(min_tokens=min_tokens), stop=tuple(dict.fromkeys(stops)), include_stop=include_stop
+    )
+
+
+@given(runs(), st.booleans(), st.one_of(st.just(0), st.integers(0, 25)))
+def test_a_stop_cuts_text_and_tokens(run: tuple[list[int], list[str]], include_stop: bool, min_tokens: int) -> None:
     ids, stops = run
     output, client = RecordingOutput(), RecordingClient()
-    generation = Generation(output, TOKENIZER, stops, include_stop=include_stop)
-    generation.submit(client, [2], 100, GenerationOptions(sampling=SamplingParams()))
+    generation = Generation(output, TOKENIZER, options(stops, include_stop, min_tokens))
+    generation.submit(client, [2], 100)
     text, hit = "", None
     for count, (token_id, piece) in enumerate(zip(ids, pieces(ids), strict=True), start=1):
         generation.on_token(token_id, -1.0, Finish.NOT)
+        skipped = len(text + piece) if count < min_tokens else len(text)
         text += piece
-        hit = first_to_complete(text, stops)
+        hit = first_to_complete(text, stops, skipped)
         if hit is not None:
             assert output.text == text[: hit.end if include_stop else hit.start]
             assert output.reason is FinishReason.STOP
@@ -69,7 +77,7 @@ def test_without_a_hit_every_token_goes_out(run: tuple[list[int], list[str]], in
     ids, stops = run
     stops = [stop + "never" for stop in stops]
     output = RecordingOutput()
-    generation = Generation(output, TOKENIZER, stops, include_stop=include_stop)
+    generation = Generation(output, TOKENIZER, options(stops, include_stop))
     for position, token_id in enumerate(ids):
         generation.on_token(token_id, -1.0, Finish.LENGTH if position == len(ids) - 1 else Finish.NOT)
     assert [token.token_id for token in output.tokens] == ids

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.paged_model import PagedModel, make_budget, solo_output
+from tgi_core.contract import StepPlan
 from tgi_core.sampling import SamplingParams
+from tgi_core.sampling.grammar import Matcher
 from tgi_core.scheduler import Finish, Request, Scheduler, SchedulerConfig
 
 EOS = frozenset({7})
@@ -25,6 +27,9 @@ class Case(msgspec.Struct):
     arrives: int
     leaves: int | None
     stops_after: int | None
+    sits_out: int
+    """A constrained request whose mask is late in every step whose number this does not divide; 0 is unconstrained."""
+    prompt_logprobs: bool
 
 
 prompts = st.one_of(
@@ -42,6 +47,8 @@ cases = st.builds(
     arrives=st.integers(0, 15),
     leaves=st.one_of(st.none(), st.none(), st.integers(0, 30)),
     stops_after=st.one_of(st.none(), st.none(), st.integers(1, 12)),
+    sits_out=st.sampled_from([0, 0, 1, 2, 3]),
+    prompt_logprobs=st.sampled_from([False, False, True]),
 )
 settings_of_a_run = st.fixed_dictionaries(
     {
@@ -77,44 +84,100 @@ def test_every_request_gives_its_solo_output(requests: list[Case], run: dict) ->
     model = PagedModel(budget, run["max_slots"])
     outputs: dict[int, list[int]] = defaultdict(list)
     finishes: dict[int, Finish] = {}
+    prompt_logprobs: dict[int, list[float]] = {}
     in_flight: deque[int] = deque()
+
+    def collect() -> None:
+        in_flight.popleft()
+        step = scheduler.apply(model.collect())
+        for request in step.prompts:
+            assert request.request_id not in outputs, "a prompt comes before the first token"
+            assert request.prompt_logprobs is not None
+            prompt_logprobs[request.request_id] = list(request.prompt_logprobs)
+        for request, token, finish in zip(step.requests, step.token_ids, step.finishes, strict=True):
+            number = request.request_id
+            assert number not in finishes, "nothing follows a finish"
+            outputs[number].append(token)
+            if finish:
+                finishes[number] = finish
+            stops_after = requests[number].stops_after
+            if stops_after == len(outputs[number]):
+                scheduler.finish(WORKER, number, stops_after)
+                finishes.setdefault(number, Finish.NOT)
+
     tick = 0
     last_arrival = max(case.arrives for case in requests)
     while tick <= last_arrival or scheduler.has_requests or in_flight:
         for number, case in enumerate(requests):
             if case.arrives == tick:
-                scheduler.add(Request(WORKER, number, list(case.prompt), case.max_new_tokens, SamplingParams()))
+                scheduler.add(make_request(number, case))
             if case.leaves == tick:
                 scheduler.cancel(WORKER, number)
         plan = scheduler.plan()
         if plan is not None:
-            model.launch(plan)
+            if plan.late:
+                # Masks are made from known tokens: everything before the step is collected first.
+                while in_flight:
+                    collect()
+                launch_late(scheduler, model, plan, requests)
+            else:
+                model.launch(plan)
             in_flight.append(plan.step)
         if len(in_flight) > run["run_ahead"] or (plan is None and in_flight):
-            in_flight.popleft()
-            step = scheduler.apply(model.collect())
-            for request, token, finish in zip(step.requests, step.token_ids, step.finishes, strict=True):
-                number = request.request_id
-                assert number not in finishes, "nothing follows a finish"
-                outputs[number].append(token)
-                if finish:
-                    finishes[number] = finish
-                stops_after = requests[number].stops_after
-                if stops_after == len(outputs[number]):
-                    scheduler.finish(WORKER, number, stops_after)
-                    finishes.setdefault(number, Finish.NOT)
+            collect()
         tick += 1
         assert tick < 2000, "every request ends"
     for number, case in enumerate(requests):
         expected = solo_output(case.prompt, case.max_new_tokens, EOS, windows)
         got = outputs[number]
         assert got == expected[: len(got)]
+        if case.prompt_logprobs and got:
+            assert prompt_logprobs.pop(number) == [-float(token) for token in case.prompt[1:]]
         if case.leaves is None and case.stops_after is None:
             assert got == expected
             ended_by_length = len(expected) == case.max_new_tokens
             assert finishes[number] is (Finish.LENGTH if ended_by_length else Finish.EOS)
+    assert not prompt_logprobs, "only who asks is told"
     assert scheduler.queue_size == scheduler.batch_size == 0
     assert all(pool.num_used == 0 for pool in scheduler.kv.pools)
     assert scheduler.plan() is None
     assert len(scheduler._free_slots) == run["max_slots"]
     assert not scheduler.kv._pending
+
+
+def make_request(number: int, case: Case) -> Request:
+    request = Request(
+        WORKER,
+        number,
+        list(case.prompt),
+        case.max_new_tokens,
+        SamplingParams(),
+        prompt_logprobs=case.prompt_logprobs,
+    )
+    if case.sits_out:
+        request.matcher = AnyMatcher()
+    return request
+
+
+def launch_late(scheduler: Scheduler, model: PagedModel, plan: StepPlan, requests: list[Case]) -> None:
+    """Some masks are not ready."""
+    late = [
+        (row, request)
+        for row, request in scheduler.constrained_rows()
+        if plan.step % requests[request.request_id].sits_out
+    ]
+    scheduler.sit_out([request for _, request in late])
+    model.launch(plan, [row for row, _ in late])
+
+
+class AnyMatcher(Matcher):
+    """Allows everything."""
+
+    error = ""
+    is_complete = False
+
+    def accept(self, token_id: int) -> bool:
+        return True
+
+    def copy(self) -> Matcher:
+        return self

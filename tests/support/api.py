@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import uvicorn
@@ -24,7 +24,11 @@ from tgi_core.engine.client import EngineClient, TokenSink
 from tgi_core.engine.frames import EngineStats, Finish
 from tgi_core.errors import EngineUnavailableError, GenerationError, TemplateError
 from tgi_core.requests import ChatTemplate, TextTokenizer
+from tgi_core.sampling.grammar import Grammar, GrammarError
 from tgi_core.sampling.params import SamplingParams
+
+if TYPE_CHECKING:
+    from tgi_core.sampling.grammar.checker import GrammarChecker
 
 MODEL_ID = "tests/tiny"
 BOS_ID, EOS_ID = 0, 1
@@ -76,6 +80,27 @@ class Submitted(msgspec.Struct):
     sampling: SamplingParams
     sink: TokenSink
     ignore_eos: bool
+    grammar: Grammar | None
+    prompt_logprobs: bool
+
+
+class FakeGrammars:
+    """Stands for the process that tests grammars, and normalizes them by upper-casing them.
+
+    Attributes:
+        checked: what was to be tested.
+        refusal: why each of them is refused; "" when none is.
+    """
+
+    def __init__(self) -> None:
+        self.checked: list[Grammar] = []
+        self.refusal = ""
+
+    async def check(self, grammar: Grammar) -> Grammar:
+        self.checked.append(grammar)
+        if self.refusal:
+            raise GrammarError(self.refusal)
+        return Grammar(grammar.kind, grammar.source.upper())
 
 
 class FakeEngine(EngineClient):
@@ -83,7 +108,11 @@ class FakeEngine(EngineClient):
 
     Attributes:
         reply: token ids that every prompt is continued with.
+        replies: what the first, second, ... request gets instead of ``reply``.
         logprob: of every token.
+        logprobs: what the tokens of the first, second, ... request have instead of ``logprob``.
+        tops: (token ids, log-probabilities) for each token of a request that asks for alternatives, as many as asked.
+        prompt_logprob: of every token of a prompt but the first.
         paused: requests wait for ``push`` instead.
         fail_after: tokens after which a request fails; None for never.
         submitted, cancelled, finished: what was asked of the engine.
@@ -97,7 +126,11 @@ class FakeEngine(EngineClient):
         self.tokenizer = tokenizer
         self.up = True
         self.reply: Sequence[int] = ()
+        self.replies: Sequence[Sequence[int]] = ()
         self.logprob = LOGPROB
+        self.logprobs: Sequence[float] = ()
+        self.tops: tuple[Sequence[int], Sequence[float]] = ((), ())
+        self.prompt_logprob = -0.5
         self.paused = False
         self.fail_after: int | None = None
         self.submitted: list[Submitted] = []
@@ -125,16 +158,21 @@ class FakeEngine(EngineClient):
         sink: TokenSink,
         *,
         ignore_eos: bool = False,
+        grammar: Grammar | None = None,
+        prompt_logprobs: bool = False,
     ) -> int:
         if not self.up:
             raise EngineUnavailableError(f"The model is not available: {self.trouble}")
-        request_id = len(self.submitted) + 1
-        self.submitted.append(Submitted(request_id, list(prompt), max_new_tokens, sampling, sink, ignore_eos))
+        index = len(self.submitted)
+        request_id = index + 1
+        self.submitted.append(
+            Submitted(request_id, list(prompt), max_new_tokens, sampling, sink, ignore_eos, grammar, prompt_logprobs)
+        )
         self._live[request_id] = sink
         if not self.paused:
             sink.on_admitted(0.25, 7)
-            ids = [*self.reply, EOS_ID][:max_new_tokens]
-            self._schedule(request_id, ids, 0)
+            reply = self.replies[index] if index < len(self.replies) else self.reply
+            self._schedule(request_id, [*reply, EOS_ID][:max_new_tokens], 0)
         return request_id
 
     def push(self, request_id: int, token_id: int, finish: Finish = Finish.NOT) -> None:
@@ -143,7 +181,10 @@ class FakeEngine(EngineClient):
         if sink is not None:
             if finish:
                 del self._live[request_id]
-            sink.on_token(token_id, self.logprob, finish)
+            index = request_id - 1
+            if self.submitted[index].sampling.top_n:
+                sink.on_top_tokens(*self.tops)
+            sink.on_token(token_id, self.logprobs[index] if index < len(self.logprobs) else self.logprob, finish)
 
     def finish(self, request_id: int, num_tokens: int) -> None:
         if self._live.pop(request_id, None) is not None:
@@ -171,6 +212,9 @@ class FakeEngine(EngineClient):
         if index == self.fail_after:
             self._live.pop(request_id).on_error(GenerationError("the device is on fire"))
             return
+        submitted = self.submitted[request_id - 1]
+        if index == 0 and submitted.prompt_logprobs:
+            submitted.sink.on_prompt_logprobs([self.prompt_logprob] * (len(submitted.prompt) - 1))
         last = index + 1 == len(ids)
         finish = Finish.NOT
         if last:
@@ -185,9 +229,10 @@ def make_state(
     *,
     info: EngineInfo = INFO,
     template: str | None = TEMPLATE,
+    grammars: bool = True,
     **api: Any,
 ) -> AppState:
-    """A server's state over a FakeEngine; ``api`` are settings of ApiConfig."""
+    """A server's state over a FakeEngine and, with ``grammars``, FakeGrammars; ``api`` are settings of ApiConfig."""
     config = ServerConfig(
         model=ModelConfig(model_id=MODEL_ID, model_dir=Path("nowhere")),
         engine=EngineConfig(backend="null", dtype="float32"),
@@ -198,7 +243,8 @@ def make_state(
         if template is None
         else ChatTemplate(template, {"bos_token": BOS, "eos_token": EOS})
     )
-    return AppState(config, FakeEngine(tokenizer, info), tokenizer, chat)
+    checker = cast("GrammarChecker", FakeGrammars()) if grammars else None
+    return AppState(config, FakeEngine(tokenizer, info), tokenizer, chat, checker)
 
 
 class Api:
@@ -215,6 +261,13 @@ class Api:
         engine = state.client
         assert isinstance(engine, FakeEngine)
         self.engine = engine
+
+    @property
+    def grammars(self) -> FakeGrammars:
+        """What stands for the tests of grammars."""
+        grammars: object = self.state.grammars
+        assert isinstance(grammars, FakeGrammars)
+        return grammars
 
     def post(self, path: str, body: Any, **headers: str) -> Any:
         """POST JSON; ``headers`` with underscores for dashes."""

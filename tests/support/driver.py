@@ -5,19 +5,51 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tgi_core.contract import AppendedBlocks, KVBudget, ModelShard, NewSlot, StepPlan, StepResult, Ticket
+from tgi_core.contract import (
+    AppendedBlocks,
+    KVBudget,
+    ModelShard,
+    NewSlot,
+    StepPlan,
+    StepResult,
+    Ticket,
+    TopTokens,
+)
 from tgi_core.sampling.params import SamplingParams, Tier
 
 
 class Generation:
-    """One request: its prompt, how it is sampled, what came out."""
+    """One request: its prompt, how it is sampled, what came out.
 
-    def __init__(self, prompt: Sequence[int], num_tokens: int, sampling: SamplingParams | None = None) -> None:
-        self.prompt = list(prompt)
+    Args:
+        prompt: its tokens.
+        num_tokens: how many are to be made.
+        sampling: greedy by default.
+        output: tokens made before a preemption; they are computed again behind the prompt.
+        start_step: the step before which it does not begin.
+        prompt_logprobs: ask for those of the prompt's tokens.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        num_tokens: int,
+        sampling: SamplingParams | None = None,
+        *,
+        output: Sequence[int] = (),
+        start_step: int = 0,
+        prompt_logprobs: bool = False,
+    ) -> None:
+        self.prompt = [*prompt, *output]
+        self.prompt_len = len(prompt)
         self.num_tokens = num_tokens
         self.sampling = sampling or SamplingParams()
+        self.start_step = start_step
+        self.wants_prompt_logprobs = prompt_logprobs
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
+        self.tops: list[TopTokens] = []
+        self.prompt_logprobs: list[float] = []
         self.computed = 0
         self.launched_tokens = 0
         self.blocks: list[list[int]] = []
@@ -69,6 +101,9 @@ class Driver:
                 ticket = self.shard.launch(plan)
                 self.shard.sample(ticket, None)
                 flights.append((ticket, plan))
+            elif not flights:
+                self._step += 1
+                continue
             if len(flights) > self.depth or plan is None:
                 self._apply(self.shard.collect(flights.pop(0)[0]), generations)
         for generation in generations:
@@ -80,7 +115,7 @@ class Driver:
         decodes: list[tuple[int, int]] = []
         prefills: list[tuple[int, int]] = []
         for slot, generation in enumerate(generations):
-            if generation.is_launched or left <= 0:
+            if generation.is_launched or left <= 0 or self._step < generation.start_step:
                 continue
             q_len = min(generation.known - generation.computed, left)
             is_decode = generation.computed >= len(generation.prompt)
@@ -94,7 +129,7 @@ class Driver:
             generation = generations[slot]
             if slot not in entered:
                 entered.add(slot)
-                new_slots.append(NewSlot(slot, generation.prompt, len(generation.prompt), generation.sampling))
+                new_slots.append(NewSlot(slot, generation.prompt, generation.prompt_len, generation.sampling))
             appended += self._extend(slot, generation, generation.computed + q_len)
         samples = []
         for slot, q_len in rows:
@@ -114,6 +149,9 @@ class Driver:
             tier=max((generations[slot].sampling.tier for slot, _ in rows), default=Tier.GREEDY),
             new_slots=new_slots,
             appended_blocks=appended,
+            prompt_logprobs=[
+                len(decodes) + row for row, (slot, _) in enumerate(prefills) if generations[slot].wants_prompt_logprobs
+            ],
         )
 
     def _extend(self, slot: int, generation: Generation, num_tokens: int) -> list[AppendedBlocks]:
@@ -135,3 +173,10 @@ class Driver:
         for slot, token_id, logprob in zip(result.slots, result.token_ids, result.logprobs, strict=True):
             generations[slot].token_ids.append(token_id)
             generations[slot].logprobs.append(logprob)
+        for slot, top in zip(result.slots, result.tops, strict=False):
+            if top is not None:
+                generations[slot].tops.append(top)
+        for part in result.prompt_logprobs:
+            known = generations[part.slot].prompt_logprobs
+            assert part.start == len(known) + 1, "the first token has none, then each chunk goes on"
+            known += part.logprobs

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tgi_core.contract import ModelShard, ShardLimits, ShardSpec
 from tgi_core.engine.frames import (
@@ -69,6 +70,7 @@ class TestEngine:
         max_slots: int = 8,
         max_total_tokens: int = 512,
         kv_blocks: int | None = None,
+        constraints: Any = None,
     ) -> None:
         self.channel = MemoryChannel()
         spec = ShardSpec(model_dir=model_dir, dtype="float32")
@@ -84,7 +86,12 @@ class TestEngine:
         config = SchedulerConfig(max_slots=max_slots, max_step_tokens=256, eos_token_ids=frozenset({2}))
         self.scheduler = Scheduler(config, self.shard.warm_up(limits))
         self.loop = EngineLoop(
-            self.shard, self.scheduler, self.channel, run_ahead=run_ahead, max_total_tokens=max_total_tokens
+            self.shard,
+            self.scheduler,
+            self.channel,
+            run_ahead=run_ahead,
+            max_total_tokens=max_total_tokens,
+            constraints=constraints,
         )
 
     def submit(self, request_id: int, prompt: Sequence[int], max_new_tokens: int, worker: bytes = WORKER) -> None:

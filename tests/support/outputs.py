@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tgi_core.engine.client import EngineClient
 from tgi_core.errors import RequestError
-from tgi_core.requests import FinishReason
+from tgi_core.requests import Alternatives, FinishReason
 
 
 class EmittedToken(NamedTuple):
@@ -16,6 +17,7 @@ class EmittedToken(NamedTuple):
     text: str
     logprob: float
     special: bool
+    alternatives: Alternatives | None = None
 
 
 class RecordingOutput:
@@ -23,6 +25,7 @@ class RecordingOutput:
 
     def __init__(self) -> None:
         self.tokens: list[EmittedToken] = []
+        self.prompt_logprobs: Sequence[float] | None = None
         self.reason: FinishReason | None = None
         self.error: RequestError | None = None
 
@@ -31,10 +34,17 @@ class RecordingOutput:
         """The generated text."""
         return "".join(token.text for token in self.tokens if not token.special)
 
-    def on_token(self, token_id: int, text: str, logprob: float, special: bool) -> None:
+    def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:
+        """Keep them."""
+        assert self.tokens == []
+        self.prompt_logprobs = logprobs
+
+    def on_token(
+        self, token_id: int, text: str, logprob: float, special: bool, alternatives: Alternatives | None
+    ) -> None:
         """Keep the token."""
         assert self.reason is None
-        self.tokens.append(EmittedToken(token_id, text, logprob, special))
+        self.tokens.append(EmittedToken(token_id, text, logprob, special, alternatives))
 
     def on_finish(self, reason: FinishReason) -> None:
         """Keep the reason."""
@@ -56,9 +66,9 @@ class RecordingClient(EngineClient):
         self.finished: list[tuple[int, int]] = []
         self.cancelled: list[int] = []
 
-    def submit(self, prompt, max_new_tokens, sampling, sink, *, ignore_eos=False):  # type: ignore[no-untyped-def]
+    def submit(self, prompt, max_new_tokens, sampling, sink, **more):  # type: ignore[no-untyped-def]
         """Keep the request; its id is 77."""
-        self.submitted.append((list(prompt), max_new_tokens, sampling, sink, ignore_eos))
+        self.submitted.append((list(prompt), max_new_tokens, sampling, sink, more))
         return 77
 
     def finish(self, request_id: int, num_tokens: int) -> None:

@@ -7,9 +7,10 @@ block shared under a wrong key or freed too soon changes the output.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from hashlib import blake2b
 
-from tgi_core.contract import KVBudget, KVGroup, KVGroupBudget, NewSlot, StepPlan, StepResult
+from tgi_core.contract import KVBudget, KVGroup, KVGroupBudget, NewSlot, PromptLogprobs, StepPlan, StepResult
 
 VOCAB = 50
 STALE = -7
@@ -70,8 +71,8 @@ class PagedModel:
         self.results: deque[StepResult] = deque()
         self.slots_in_flight: deque[set[int]] = deque()
 
-    def launch(self, plan: StepPlan) -> None:
-        """Run one step."""
+    def launch(self, plan: StepPlan, skipped_rows: Collection[int] = ()) -> None:
+        """Run one step; ``skipped_rows``, counted among those that sample, sit the sampling out."""
         for new in plan.new_slots:
             assert not any(new.slot in slots for slots in self.slots_in_flight), "slot reused before its collect"
             self._enter(new)
@@ -81,6 +82,8 @@ class PagedModel:
         assert len(set(plan.slots)) == len(plan.slots)
         token_ids = []
         slots, epochs = [], []
+        prompt_logprobs = []
+        sampled = 0
         for slot, epoch, q_len, kv_len, samples in zip(
             plan.slots, plan.epochs, plan.q_lens, plan.kv_lens, plan.samples, strict=True
         ):
@@ -88,15 +91,24 @@ class PagedModel:
             for position in range(kv_len - q_len, kv_len):
                 self._write(slot, position, entries[position])
             if samples:
+                sampled += 1
                 assert kv_len == self.known[slot], "only the newest position is sampled"
+                if sampled - 1 in skipped_rows:
+                    continue
                 token = next_token(self._read(slot, kv_len))
                 self.tokens[slot][kv_len] = token
                 self.known[slot] = kv_len + 1
                 token_ids.append(token)
                 slots.append(slot)
                 epochs.append(epoch)
+        for row in plan.prompt_logprobs:
+            slot, kv_len = plan.slots[row], plan.kv_lens[row]
+            start = kv_len - plan.q_lens[row] + 1
+            known = [self.tokens[slot][position] for position in range(start, min(kv_len + 1, self.known[slot]))]
+            prompt_logprobs.append(PromptLogprobs(slot, plan.epochs[row], start, [-float(token) for token in known]))
         assert all(q_len == 1 for q_len in plan.q_lens[: plan.num_decodes])
-        self.results.append(StepResult(plan.step, slots, epochs, token_ids, [-1.0] * len(token_ids)))
+        logprobs = [-1.0] * len(token_ids)
+        self.results.append(StepResult(plan.step, slots, epochs, token_ids, logprobs, prompt_logprobs=prompt_logprobs))
         self.slots_in_flight.append(set(plan.slots))
 
     def collect(self) -> StepResult:

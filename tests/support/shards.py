@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tgi_core.contract import Capabilities, Kernels, KVBudget, SampleInputs, ShardLimits, ShardSpec
+from tgi_core.contract import Capabilities, Kernels, KVBudget, Sampled, SampleInputs, ShardLimits, ShardSpec
 from tgi_core.reference import ReferenceKernels
 from tgi_core.shards import EagerShard
 from tgi_cpu.device import CpuDevice
@@ -22,7 +22,7 @@ class RecordsLogits(ReferenceKernels):
         super().__init__()
         self.logits: dict[int, list[Tensor]] = {}
 
-    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
         for slot, row in zip(inputs.slots_B.tolist(), logits_BV, strict=True):
             self.logits.setdefault(slot, []).append(row.clone())
         return super().sample(logits_BV, inputs)
@@ -49,10 +49,13 @@ def start_shard(
     max_total_tokens: int | None = 128,
     max_slots: int = 6,
     threads: int = 1,
+    eos_token_ids: tuple[int, ...] = (),
 ) -> tuple[EagerShard, KVBudget]:
     """A loaded and warmed-up shard and its budget."""
     capabilities = Capabilities(dtypes=(dtype,))
-    spec = ShardSpec(model_dir=folder, dtype=dtype, load_format=load_format, cpu_threads=threads)
+    spec = ShardSpec(
+        model_dir=folder, dtype=dtype, load_format=load_format, cpu_threads=threads, eos_token_ids=eos_token_ids
+    )
     shard = EagerShard(spec, capabilities, CpuDevice(), kernels)
     shard.load(lambda loaded_bytes, total_bytes: None)
     limits = ShardLimits(

@@ -1,4 +1,4 @@
-"""Small tokenizers of the two families that language models use, built on the spot."""
+"""Small tokenizers of the families that language models use, built on the spot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tgi_core.requests import TextTokenizer
 
@@ -35,9 +35,41 @@ def byte_level_json(vocab_size: int = 500) -> str:
 
 def metaspace_json() -> str:
     """A ``tokenizer.json`` in the manner of Llama 2: BPE over characters with byte fallback, BOS in front."""
+    tokenizer = _byte_fallback()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    return tokenizer.to_str()
+
+
+def spaces_json() -> str:
+    """A ``tokenizer.json`` in the manner of Gemma: byte fallback, and spaces are replaced and never added."""
+    tokenizer = _byte_fallback()
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer.to_str()
+
+
+def unigram_json() -> str:
+    """A ``tokenizer.json`` in the manner of T5: sentencepiece's unigram model, unknown characters are lost."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=["<unk>", BOS, EOS], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer.to_str()
+
+
+def _byte_fallback() -> Tokenizer:
+    """BPE over characters; few of them get tokens of their own, so that the others fall back to bytes."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    # Few characters get tokens of their own, so that the others fall back to bytes.
     trained.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=150, limit_alphabet=60, show_progress=False))
     model = json.loads(trained.to_str())["model"]
     names = ["<unk>", BOS, EOS, *(f"<0x{byte:02X}>" for byte in range(256)), *model["vocab"]]
@@ -50,15 +82,8 @@ def metaspace_json() -> str:
             byte_fallback=True,
         )
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<unk>", BOS, EOS)])
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, names.index(BOS))]
-    )
-    return tokenizer.to_str()
+    return tokenizer
 
 
 def load(folder: Path, source: str) -> TextTokenizer:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.plugins import MINIMAL_BACKEND, write_distribution
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.plugins import Plugins
+from tgi_core.sampling.rules import RuleSet
 
 
 @pytest.fixture
@@ -123,3 +124,37 @@ def test_discovery_imports_neither_torch_nor_a_vendor_sdk() -> None:
         "sys.exit(int('torch' in sys.modules or 'transformers' in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def rule_source(name: str, parameter: str) -> str:
+    return dedent(f'''
+        from tgi_core.hookspecs import hookimpl
+        from tgi_core.sampling.rules import LogitsRule, Parameter
+
+        class Rule(LogitsRule):
+            name = "{name}"
+            parameters = (Parameter("{parameter}", 0.0),)
+            def apply(self, scores_BV, rows):
+                return scores_BV
+            def reference(self, scores, context):
+                return list(scores)
+
+        @hookimpl
+        def tgi_logits_rules():
+            return [Rule()]
+    ''')
+
+
+def test_plugins_rules_run_after_those_that_ship(site: Path) -> None:
+    write_distribution(site, "a-rule", "a_rule_plugin", rule_source("mine", "my_number"))
+    rules = Plugins.discover().logits_rules()
+    assert rules[0].name == "watermark"
+    assert rules[-1].name == "mine"
+    assert RuleSet(rules).extra_parameters == ("my_number",)
+
+
+@pytest.mark.parametrize(("name", "parameter"), [("min_p", "my_number"), ("mine", "min_p")])
+def test_two_rules_of_one_name_are_refused(site: Path, name: str, parameter: str) -> None:
+    write_distribution(site, "twice", f"{name}_{parameter}_plugin", rule_source(name, parameter))
+    with pytest.raises(StartupError, match="min_p"):
+        Plugins.discover().logits_rules()

@@ -11,9 +11,11 @@ import click
 
 from tgi_api.cli.bench import BENCH_OPTIONS, BenchSettings, bench_engine
 from tgi_api.cli.bench_http import BENCH_HTTP_OPTIONS, BenchHttpSettings, bench_http
+from tgi_api.cli.bench_kernels import BENCH_KERNELS_OPTIONS, BenchKernelsSettings, bench_kernels
 from tgi_api.cli.command import DefaultGroup, OptionCommand
 from tgi_api.cli.display import print_refusals
 from tgi_api.cli.download import DOWNLOAD_OPTIONS, DownloadSettings, download_weights
+from tgi_api.cli.explain import EXPLAIN_OPTIONS, ExplainSettings, explain
 from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
 from tgi_api.cli.serve import serve
 from tgi_api.cli.settings import ServeSettings
@@ -40,6 +42,13 @@ ROOT = click.version_option(__version__, prog_name="tgi-serve", message="%(prog)
         ),
         others=[
             OptionCommand(
+                "explain",
+                options=EXPLAIN_OPTIONS,
+                settings=ExplainSettings,
+                run=explain,
+                help="Show what a server would run with, and why, without starting it.",
+            ),
+            OptionCommand(
                 "download-weights",
                 options=DOWNLOAD_OPTIONS,
                 settings=DownloadSettings,
@@ -49,7 +58,7 @@ ROOT = click.version_option(__version__, prog_name="tgi-serve", message="%(prog)
             ),
             click.Group(
                 "bench",
-                help="Measure an engine, or a running server.",
+                help="Measure an engine, a backend's operations, or a running server.",
                 commands=[
                     OptionCommand(
                         "engine",
@@ -57,6 +66,13 @@ ROOT = click.version_option(__version__, prog_name="tgi-serve", message="%(prog)
                         settings=BenchSettings,
                         run=bench_engine,
                         help="Token ids in and out, greedy, without HTTP, tokenizer, prefix cache and EOS.",
+                    ),
+                    OptionCommand(
+                        "kernels",
+                        options=BENCH_KERNELS_OPTIONS,
+                        settings=BenchKernelsSettings,
+                        run=bench_kernels,
+                        help="A backend's operations one by one, with the shapes of a model's config.json.",
                     ),
                     OptionCommand(
                         "http",

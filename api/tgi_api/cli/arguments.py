@@ -18,12 +18,14 @@ class Arguments(msgspec.Struct):
 
     Attributes:
         values: the value of each used option that was given, by the option's name.
+        sources: where each of these values comes from, as a phrase.
         shown: every given option as one "flag=value" text, secrets hidden.
         warnings: one sentence for each option that has no effect.
         refusals: one for each value that is wrong and each feature that is not built.
     """
 
     values: dict[str, object] = {}
+    sources: dict[str, str] = {}
     shown: list[str] = []
     warnings: list[str] = []
     refusals: list[StartupError] = []
@@ -82,6 +84,7 @@ def _apply(source: _Source, arguments: Arguments) -> None:
     value = read if option.repeated else read[0]
     if option.effect is Effect.USED:
         arguments.values[option.name] = value
+        arguments.sources[option.name] = f"environment variable {source.name}" if source.from_env else "command line"
     elif value in option.neutral:
         return
     elif option.effect is Effect.IGNORED:

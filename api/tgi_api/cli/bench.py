@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tgi_api.cli.arguments import Arguments
-from tgi_api.cli.bench_run import run_bench
+from tgi_api.cli.bench_run import commas, installed_versions, run_bench
 from tgi_api.cli.options import Group, Option
 from tgi_api.cli.values import any_path, choice, existing_directory, fraction, integer, number_above, text
+from tgi_core.benchmark.engine import BenchCase, CaseResult, EngineBenchmark, StepResult
 from tgi_core.config import EngineConfig
-from tgi_core.engine.benchmark import BenchCase, CaseResult, EngineBenchmark, StepResult
 from tgi_core.model_folder import ModelFolder
 from tgi_core.plugins import Plugins
 
@@ -27,6 +25,7 @@ class BenchSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_id: Path = Path()
     backend: str = "auto"
     dtype: str = "auto"
+    attention: str = "auto"
     load_format: str = "dummy"
     cases: tuple[BenchCase, ...] = ()
     decode_steps: tuple[int, ...] = ()
@@ -48,16 +47,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     device: str
     dtype: str
+    attention: str
     versions: dict[str, str]
     load_seconds: float
     warm_up_seconds: float
     memory_bytes: dict[str, int]
     cases: list[CaseResult]
     decode_steps: list[StepResult]
-
-
-def _commas(read: Any) -> Any:
-    return lambda value: tuple(read(part.strip()) for part in value.split(","))
 
 
 def _option(group: Group, flag: str, metavar: str, read: Any, help: str) -> Option:
@@ -69,6 +65,7 @@ BENCH_OPTIONS: tuple[Option, ...] = (
     _option(Group.MODEL, "--dtype", "NAME", text, "Type of weights and activations; auto: the checkpoint's"),
     _option(Group.MODEL, "--load-format", "auto|dummy", choice("auto", "dummy"), "dummy: random weights"),
     _option(Group.DEVICE, "--backend", "NAME", text, "Backend to run on; auto: the best one that finds a device"),
+    _option(Group.DEVICE, "--attention", "NAME", text, "Implementation of attention; auto: the backend's choice"),
     _option(Group.DEVICE, "--block-size", "N", integer(1), "Tokens in a KV block"),
     _option(Group.DEVICE, "--memory-fraction", "F", fraction, "Share of the device's memory to use"),
     _option(
@@ -78,11 +75,9 @@ BENCH_OPTIONS: tuple[Option, ...] = (
     _option(Group.SCHEDULING, "--max-step-tokens", "N", integer(1), "Tokens of a step"),
     _option(Group.SCHEDULING, "--max-total-tokens", "N", integer(2), "Longest sequence; as long as the cases need"),
     _option(
-        Group.OPERATION, "--cases", "n1_i128_o256,..", _commas(BenchCase.parse), "Requests, input and output tokens"
+        Group.OPERATION, "--cases", "n1_i128_o256,..", commas(BenchCase.parse), "Requests, input and output tokens"
     ),
-    _option(
-        Group.OPERATION, "--decode-steps", "N,..", _commas(integer(1)), "Batch sizes whose decode step is measured"
-    ),
+    _option(Group.OPERATION, "--decode-steps", "N,..", commas(integer(1)), "Batch sizes whose decode step is measured"),
     _option(Group.OPERATION, "--json", "FILE", any_path, "Where to write the figures"),
 )
 
@@ -107,6 +102,7 @@ def _measure(settings: BenchSettings) -> Report:
         max_step_tokens=settings.max_step_tokens,
         max_total_tokens=settings.max_total_tokens or max([*needed, 512]),
         block_size=settings.block_size,
+        attention=settings.attention,
         memory_fraction=settings.memory_fraction,
     )
     engine = EngineBenchmark(backend, folder, config, dtype)
@@ -133,7 +129,8 @@ def _measure(settings: BenchSettings) -> Report:
         backend=backend.info.name,
         device=backend.probe().devices[0].name,
         dtype=dtype,
-        versions={"python": platform.python_version()} | _versions("tgi-serve", "torch", "triton"),
+        attention=engine.attention,
+        versions=installed_versions(),
         load_seconds=engine.load_seconds,
         warm_up_seconds=engine.warm_up_seconds,
         memory_bytes=dict(engine.memory),
@@ -148,13 +145,3 @@ def _step_line(step: StepResult, ceiling_tb_per_s: float | None) -> str:
         f"decode step of {step.requests} at {step.context_tokens} tokens: {step.step_ms:.3f} ms, "
         f"{step.read_tb_per_s:.2f} TB/s{share}"
     )
-
-
-def _versions(*names: str) -> dict[str, str]:
-    found = {}
-    for name in names:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -47,3 +49,19 @@ def run_bench(
     if settings.json is not None:
         settings.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
     return ExitCode.OK
+
+
+def commas(read: Any) -> Any:
+    """A reader of several values with commas between them."""
+    return lambda value: tuple(read(part.strip()) for part in value.split(","))
+
+
+def installed_versions() -> dict[str, str]:
+    """Python and the distributions that a figure depends on, as far as they are installed."""
+    found = {"python": platform.python_version()}
+    for name in ("tgi-serve", "torch", "triton"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

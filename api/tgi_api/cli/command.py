@@ -85,6 +85,8 @@ class OptionCommand(click.Command):
         default = self._defaults.get(option.name) if option.effect is Effect.USED else None
         if default is True:
             notes.append("[default: on]")
+        elif isinstance(default, tuple) and default:
+            notes.append(f"[default: {','.join(map(str, default))}]")
         elif default not in {None, False, ()}:
             notes.append(f"[default: {default:g}]" if isinstance(default, float) else f"[default: {default}]")
         return names, " ".join([option.help, *notes])

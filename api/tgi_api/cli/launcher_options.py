@@ -13,6 +13,7 @@ from tgi_api.cli.options import Effect, Group, Option
 from tgi_api.cli.values import (
     Reader,
     any_path,
+    attention,
     boolean,
     choice,
     existing_directory,
@@ -20,6 +21,7 @@ from tgi_api.cli.values import (
     fraction,
     integer,
     ip_address,
+    number_from,
     seconds,
     size_bytes,
     text,
@@ -67,6 +69,7 @@ _model = partial(_used, Group.MODEL)
 _device = partial(_used, Group.DEVICE)
 _scheduling = partial(_used, Group.SCHEDULING)
 _limit = partial(_used, Group.LIMITS)
+_generation = partial(_used, Group.GENERATION)
 _http = partial(_used, Group.HTTP)
 _operation = partial(_used, Group.OPERATION)
 
@@ -79,7 +82,6 @@ _NO_SHARD_SOCKET = "There are no shard processes to reach at an address."
 _NO_TUNNEL = "No tunnel is opened; publish the port with a proxy of your own."
 _NO_SCALING = "Leave it out; the scaling in the model's config.json is applied."
 _DENSE = "Leave it out and choose a checkpoint in float16, bfloat16 or float32."
-_NO_WATERMARK = "Leave it out; no text is watermarked."
 
 MOST_TOKENS = 1 << 27
 """No model and no memory reaches it; a larger number is a slip of the hand."""
@@ -103,6 +105,15 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
         also=("XPU_MEMORY_FRACTION",),
     ),
     _own(Group.DEVICE, "--kv-cache-memory", "SIZE", size_bytes, "Memory for the KV cache, such as 2GiB"),
+    _own(Group.DEVICE, "--block-size", "N", integer(1), "Tokens in a KV block"),
+    Option(
+        flag="--attention",
+        env=("ATTENTION",),
+        metavar="NAME",
+        group=Group.DEVICE,
+        read=attention,
+        help="Implementation of attention; auto: the backend's choice",
+    ),
     _own(Group.DEVICE, "--cpu-threads", "N", integer(1, 1024), "Compute threads on the host"),
     # Scheduling
     _scheduling("--max-batch-size", "N", integer(1, 65_536), "Requests that run at once"),
@@ -119,6 +130,11 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _limit("--max-top-n-tokens", "N", integer(0), "Largest top_n_tokens"),
     _limit("--max-client-batch-size", "N", integer(1), "Prompts in one /v1/completions call"),
     _limit("--payload-limit", "BYTES", integer(1), "Largest body of a request"),
+    # What a request gets
+    _generation("--watermark-gamma", "GAMMA", fraction, "Watermark: share of green tokens"),
+    _generation("--watermark-delta", "DELTA", number_from(0, 100), "Watermark: added to green tokens' logits"),
+    _own(Group.GENERATION, "--grammar-engine", "NAME", text, "Engine of structured output"),
+    _generation("--disable-grammar-support", "", boolean, "Refuse requests that constrain their output"),
     # HTTP
     _http("--hostname", "ADDRESS", ip_address, "IP address to listen on", lenient_env=True),
     _http("--port", "N", integer(0, 65535), "Port to listen on; 0: a free one", short="-p"),
@@ -144,7 +160,7 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
         help="Print versions, devices and arguments, then start",
     ),
     _satisfied("--usage-stats", "on|off|no-stack", choice("on", "off", "no-stack"), "No statistics are ever sent."),
-    _satisfied("--disable-grammar-support", "", boolean, "Requests with a grammar are refused anyway."),
+    _satisfied("--enable-prefill-logprobs", "", boolean, "Log-probabilities of a prompt come when asked for."),
     # Without effect
     _ignored(
         "--trust-remote-code",
@@ -168,7 +184,6 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _ignored("--ngrok-domain", "DOMAIN", _NO_TUNNEL),
     _ignored("--ngrok-username", "NAME", _NO_TUNNEL),
     _ignored("--ngrok-password", "WORD", _NO_TUNNEL, secret=True),
-    _ignored("", "NAME", "The backend brings its own attention kernels.", env=("ATTENTION",)),
     _ignored("", "BOOL", "Attention is always paged.", env=("USE_FLASH_ATTENTION",)),
     _ignored("", "SHARE", "Memory is measured; --cuda-memory-fraction leaves some free.", env=("TGI_WIGGLE_ROOM",)),
     _ignored("", "TOKEN", "Set HF_TOKEN instead.", env=("HF_API_TOKEN",), secret=True),
@@ -191,10 +206,5 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _refused("--rope-scaling", "KIND", text, "Another scaling of positions", _NO_SCALING),
     _refused("--rope-factor", "FACTOR", text, "Factor of that scaling", _NO_SCALING),
     _refused("--lora-adapters", "IDS", text, "LoRA adapters", "Leave it out; merge the adapter into the model."),
-    _refused(
-        "--enable-prefill-logprobs", "", boolean, "Log-probabilities of prompts", "Leave it out.", neutral=(False,)
-    ),
-    _refused("--watermark-gamma", "GAMMA", text, "Watermark: share of green tokens", _NO_WATERMARK),
-    _refused("--watermark-delta", "DELTA", text, "Watermark: strength", _NO_WATERMARK),
     _refused("--otlp-endpoint", "URL", text, "Export of traces", "Leave it out; metrics are on /metrics."),
 )

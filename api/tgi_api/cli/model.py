@@ -8,8 +8,10 @@ from pathlib import Path
 from tgi_api.cli.display import Display
 
 
-def find_model(model_id: str, revision: str | None, hub_cache_dir: Path | None, display: Display) -> Path:
-    """The local folder of the model, downloaded or converted where needed.
+def find_model(
+    model_id: str, revision: str | None, hub_cache_dir: Path | None, display: Display, *, weights: bool = True
+) -> Path:
+    """The local folder of the model, downloaded or converted where needed; without ``weights`` it may lack them.
 
     Raises:
         StartupError: it cannot be had; the message says why and what to do.
@@ -19,4 +21,6 @@ def find_model(model_id: str, revision: str | None, hub_cache_dir: Path | None, 
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from tgi_core.weights.resolve import resolve_model
 
-    return resolve_model(model_id, revision=revision, hub_cache_dir=hub_cache_dir, progress=display.progress)
+    return resolve_model(
+        model_id, revision=revision, hub_cache_dir=hub_cache_dir, progress=display.progress, weights=weights
+    )

@@ -29,6 +29,7 @@ class Group(StrEnum):
     DEVICE = "Device and memory"
     SCHEDULING = "Scheduling"
     LIMITS = "Limits of a request"
+    GENERATION = "Generation"
     HTTP = "HTTP"
     OPERATION = "Logs and operation"
     IGNORED = "Accepted without effect (a warning says why)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tgi_api.cli.arguments import Arguments
@@ -13,6 +14,7 @@ from tgi_api.cli.listener import allow_successor, bind_port
 from tgi_api.cli.model import find_model
 from tgi_api.cli.settings import ServeSettings, check_settings, make_config
 from tgi_api.cli.summary import make_summary
+from tgi_core.engine.attention import AUTO, check_attention_name
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.logs import configure_logging
 from tgi_core.plugins import Plugins
@@ -42,23 +44,16 @@ def serve(arguments: Arguments) -> int:
 def _start(arguments: Arguments, settings: ServeSettings, display: Display) -> int:
     for warning in arguments.warnings:
         display.warn(warning)
-    refusals = [*arguments.refusals, *check_settings(settings)]
     plugins = Plugins.discover()
     if settings.env:
         for line in environment_lines(plugins, arguments.shown):
             display.info(line)
-    try:
-        backend = choose_backend(plugins, settings)
-    except StartupError as error:
-        refusals.append(error)
-    if refusals:
+    backend, refusals = check_start(arguments, settings, plugins)
+    if backend is None or refusals:
         display.refuse(refusals)
         return refusals[0].exit_code
     with bind_port(settings.hostname, settings.port) as listener:
-        if settings.weights_cache_override is not None:
-            model_dir = find_model(str(settings.weights_cache_override), None, None, display)
-        else:
-            model_dir = find_model(settings.model_id or "", settings.revision, settings.huggingface_hub_cache, display)
+        model_dir = find_served_model(settings, display)
         config = make_config(settings, backend=backend.info.name, model_dir=model_dir, port=listener.getsockname()[1])
         from tgi_api.server import run_api
         from tgi_core.engine.supervisor import Supervisor
@@ -73,14 +68,43 @@ def _start(arguments: Arguments, settings: ServeSettings, display: Display) -> i
         return supervisor.run()
 
 
+def check_start(
+    arguments: Arguments, settings: ServeSettings, plugins: Plugins
+) -> tuple[Backend | None, list[StartupError]]:
+    """The backend to run on, and everything that keeps a server from starting; without a backend that says why."""
+    backend, refusals = None, [*arguments.refusals, *check_settings(settings)]
+    try:
+        backend = choose_backend(plugins, settings)
+    except StartupError as error:
+        refusals.append(error)
+    if settings.used_grammar_engine is not None:
+        try:
+            plugins.choose_grammar_engine(settings.used_grammar_engine)
+        except StartupError as error:
+            refusals.append(error)
+    return backend, refusals
+
+
+def find_served_model(settings: ServeSettings, display: Display, *, weights: bool = True) -> Path:
+    """The local folder of the model that the settings name; without ``weights`` it may lack them.
+
+    Raises:
+        StartupError: it cannot be had.
+    """
+    if settings.weights_cache_override is not None:
+        return find_model(str(settings.weights_cache_override), None, None, display, weights=weights)
+    hub_cache_dir = settings.huggingface_hub_cache
+    return find_model(settings.model_id or "", settings.revision, hub_cache_dir, display, weights=weights)
+
+
 def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:
     """The backend to run on.
 
     Raises:
-        StartupError: there is none, or it does not compute in the type that was asked for.
+        StartupError: there is none, or it does not have the type, block size or attention that was asked for.
     """
     backend = plugins.choose_backend(settings.backend)
-    # With "auto" the engine decides: asking for capabilities here may load the device's libraries into this process.
+    # What is left to the engine is not looked at: asking for capabilities here may load the device's libraries.
     if settings.dtype != "auto":
         dtypes = backend.capabilities().dtypes
         if settings.dtype not in dtypes:
@@ -89,6 +113,16 @@ def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:
                 f"Use --dtype {' or '.join(dtypes)}, or leave it out.",
                 ExitCode.BACKEND,
             )
+    if settings.block_size is not None:
+        block_sizes = backend.capabilities().block_sizes
+        if settings.block_size not in block_sizes:
+            raise StartupError(
+                f"Backend `{backend.info.name}` does not take KV blocks of {settings.block_size} tokens.",
+                f"Use --block-size {' or '.join(map(str, block_sizes))}, or leave it out.",
+                ExitCode.BACKEND,
+            )
+    if settings.attention != AUTO:
+        check_attention_name(backend, settings.attention)
     return backend
 
 

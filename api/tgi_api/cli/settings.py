@@ -30,6 +30,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = _ENGINE.dtype
     cuda_memory_fraction: float = _ENGINE.memory_fraction
     kv_cache_memory: int | None = None
+    block_size: int | None = None
+    attention: str = _ENGINE.attention
     cpu_threads: int | None = None
     max_batch_size: int = _ENGINE.max_slots
     max_batch_prefill_tokens: int = _ENGINE.max_step_tokens
@@ -44,6 +46,10 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_top_n_tokens: int = _API.max_top_n_tokens
     max_client_batch_size: int = _API.max_client_batch_size
     payload_limit: int = _API.payload_limit
+    watermark_gamma: float = _API.watermark_gamma
+    watermark_delta: float = _API.watermark_delta
+    grammar_engine: str | None = _ENGINE.grammar_engine
+    disable_grammar_support: bool = False
     hostname: str = _API.hostname
     port: int = _API.port
     api_key: str | None = None
@@ -58,6 +64,11 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     def longest_input(self) -> int | None:
         """Longest prompt in tokens, under its new or its old name."""
         return self.max_input_tokens if self.max_input_tokens is not None else self.max_input_length
+
+    @property
+    def used_grammar_engine(self) -> str | None:
+        """Name of the engine of structured output; None when it is switched off."""
+        return None if self.disable_grammar_support else self.grammar_engine
 
     @property
     def admitted_requests(self) -> int:
@@ -127,10 +138,13 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             max_input_tokens=settings.longest_input,
             max_total_tokens=settings.max_total_tokens,
             kv_cache_bytes=settings.kv_cache_memory,
+            block_size=settings.block_size,
+            attention=settings.attention,
             memory_fraction=settings.cuda_memory_fraction,
             prefix_cache=settings.prefix_caching,
             chunked_prefill=settings.prefill_chunking,
             cpu_threads=settings.cpu_threads,
+            grammar_engine=settings.used_grammar_engine,
         ),
         api=ApiConfig(
             hostname=settings.hostname,
@@ -140,6 +154,8 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             max_stop_sequences=settings.max_stop_sequences,
             max_top_n_tokens=settings.max_top_n_tokens,
             max_client_batch_size=settings.max_client_batch_size,
+            watermark_gamma=settings.watermark_gamma,
+            watermark_delta=settings.watermark_delta,
             validation_workers=settings.validation_workers,
             payload_limit=settings.payload_limit,
             api_key=settings.api_key,

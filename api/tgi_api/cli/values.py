@@ -83,6 +83,18 @@ def number_above(minimum: float) -> Callable[[str], float]:
     return read
 
 
+def number_from(minimum: float, maximum: float) -> Callable[[str], float]:
+    """A reader of numbers of a range, both ends included."""
+
+    def read(value: str) -> float:
+        number = _number(value)
+        if not minimum <= number <= maximum:
+            raise ValueError(f"a number from {minimum:g} to {maximum:g}")
+        return number
+
+    return read
+
+
 def choice(*names: str) -> Callable[[str], str]:
     """A reader of one word out of ``names``, in any case."""
 
@@ -93,6 +105,16 @@ def choice(*names: str) -> Callable[[str], str]:
         return word
 
     return read
+
+
+_TGI_ATTENTION = {"paged": "auto", "flashdecoding": "flash-attn"}
+"""TGI's names: its paged kernels, which every implementation here replaces, and flash-attn over a block table."""
+
+
+def attention(value: str) -> str:
+    """The name of an implementation of attention, in any case; what there is depends on the backend."""
+    word = text(value).strip().lower()
+    return _TGI_ATTENTION.get(word, word)
 
 
 def size_bytes(value: str) -> int:

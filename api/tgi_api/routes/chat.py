@@ -10,12 +10,12 @@ from litestar.response.base import ASGIResponse
 
 from tgi_api.body import read_body
 from tgi_api.call import Call
-from tgi_api.collect import Collected, collect
+from tgi_api.collect import Collected, collect, returned_choices
 from tgi_api.errors import AnyRequest
 from tgi_api.headers import compute_time_header, reply_headers, stream_headers
 from tgi_api.logprobs import chat_logprob
 from tgi_api.openapi import BODY_ERRORS, GENERATION_ERRORS, OPERATION, Operation
-from tgi_api.reply import ReplyHead, json_reply, make_head
+from tgi_api.reply import json_reply, make_head, reply_usage
 from tgi_api.schemas.chat import (
     AssistantMessage,
     ChatChoice,
@@ -25,7 +25,6 @@ from tgi_api.schemas.chat import (
     ChatRequest,
     ChatTokenizeResponse,
 )
-from tgi_api.schemas.openai import Usage
 from tgi_api.sse import EventBuffer
 from tgi_api.state import AppState, server_of
 from tgi_api.streams.chat import ChatStream
@@ -56,18 +55,33 @@ async def chat_completions(request: AnyRequest) -> ASGIResponse:
     with Call(server) as call:
         body = await read_body(request, ChatRequest)
         options = validate_openai(body, server.limits)
-        call.admit()
+        if body.echo:
+            raise ValidationError("`echo` works on /v1/completions only")
+        call.admit(options.best_of)
         text = await _render(server, body)
-        prompt = await call.prepare(text, options, add_special_tokens=False)
+        (prompt,) = await call.prepare([text], options, add_special_tokens=False)
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         head = make_head(server, kind=kind, id_prefix="chatcmpl", model=body.model)
+        logprobs = bool(body.logprobs)
         if body.stream:
-            stream = OpenAIStream(EventBuffer(), head, 1, include_usage=body.includes_usage)
-            call.start(ChatStream(prompt, server.tokenizer, stream, logprobs=bool(body.logprobs)))
+            stream = OpenAIStream(EventBuffer(), head, [prompt], include_usage=body.includes_usage)
+            for index, choice in enumerate(prompt.choices()):
+                call.start(ChatStream(choice, server.tokenizer, stream, index, logprobs=logprobs))
             return call.stream(stream.buffer, stream_headers(server, [prompt]))
-        (output,) = await collect(request, call, server.tokenizer, [prompt], include_stop=False)
-        reply = _completion(head, output, logprobs=bool(body.logprobs))
-        return json_reply(reply, reply_headers(server, call, [output]) | compute_time_header(call, output))
+        (outputs,) = await collect(request, call, server.tokenizer, [prompt])
+        reply = ChatCompletion(
+            object="chat.completion",
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            system_fingerprint=head.system_fingerprint,
+            choices=[
+                _choice(index, output, logprobs=logprobs) for index, output in enumerate(returned_choices(outputs))
+            ],
+            usage=reply_usage([prompt], outputs),
+        )
+        headers = reply_headers(server, call, [prompt], outputs) | compute_time_header(call, outputs)
+        return json_reply(reply, headers)
 
 
 @post(
@@ -118,24 +132,12 @@ async def _render(server: AppState, body: ChatRequest) -> str:
     )
 
 
-def _completion(head: ReplyHead, output: Collected, *, logprobs: bool) -> ChatCompletion:
-    prompt_tokens, completion_tokens = len(output.prompt.token_ids), output.generation.num_tokens
-    return ChatCompletion(
-        object="chat.completion",
-        id=head.id,
-        created=head.created,
-        model=head.model,
-        system_fingerprint=head.system_fingerprint,
-        choices=[
-            ChatChoice(
-                index=0,
-                message=AssistantMessage("assistant", output.text),
-                logprobs=ChatLogprobs(list(map(chat_logprob, output.texts, output.logprobs))) if logprobs else None,
-                finish_reason=output.finish_reason.openai,
-            )
-        ],
-        usage=Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens),
-    )
+def _choice(index: int, output: Collected, *, logprobs: bool) -> ChatChoice:
+    entries = None
+    if logprobs:
+        columns = zip(output.token_ids, output.texts, output.logprobs, output.alternatives, strict=True)
+        entries = ChatLogprobs([chat_logprob(output, *column) for column in columns])
+    return ChatChoice(index, AssistantMessage("assistant", output.text), entries, output.finish_reason.openai)
 
 
 HANDLERS = (chat_completions, chat_tokenize)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 from litestar import post
 from litestar.response.base import ASGIResponse
 
 from tgi_api.body import read_body
 from tgi_api.call import Call
-from tgi_api.collect import Collected, collect
+from tgi_api.collect import Collected, collect, returned_choices
 from tgi_api.errors import AnyRequest, BatchSizeError, SuffixError
 from tgi_api.headers import reply_headers, stream_headers
-from tgi_api.logprobs import completion_logprobs
+from tgi_api.logprobs import join, output_logprobs, prompt_logprobs
 from tgi_api.openapi import GENERATION_ERRORS, OPERATION, Operation
-from tgi_api.reply import ReplyHead, json_reply, make_head
+from tgi_api.reply import json_reply, make_head, reply_usage
 from tgi_api.schemas.completions import (
     Completion,
     CompletionChoice,
@@ -22,7 +20,6 @@ from tgi_api.schemas.completions import (
     CompletionLogprobs,
     CompletionRequest,
 )
-from tgi_api.schemas.openai import Usage
 from tgi_api.sse import EventBuffer
 from tgi_api.state import server_of
 from tgi_api.streams.completions import CompletionStream
@@ -46,23 +43,35 @@ from tgi_core.requests import require_inputs, validate_openai
     },
 )
 async def completions(request: AnyRequest) -> ASGIResponse:
-    """A completion with one choice for each prompt, or a stream of its chunks."""
+    """A completion with one or several choices for each prompt, or a stream of its chunks."""
     server = server_of(request)
     with Call(server) as call:
         body = await read_body(request, CompletionRequest)
         texts = _prompts(body, server.config.api.max_client_batch_size)
         options = validate_openai(body, server.limits)
-        call.admit(len(texts))
-        prompts = [await call.prepare(text, options, add_special_tokens=True) for text in texts]
+        call.admit(len(texts) * options.best_of)
+        prompts = await call.prepare(texts, options, add_special_tokens=True)
         head = make_head(server, kind="text_completion", id_prefix="cmpl", model=body.model)
-        logprobs = body.logprobs is not None
+        logprobs, echo = body.logprobs is not None, bool(body.echo)
         if body.stream:
-            stream = OpenAIStream(EventBuffer(), head, len(prompts), include_usage=body.includes_usage)
-            for index, prompt in enumerate(prompts):
-                call.start(CompletionStream(prompt, server.tokenizer, stream, index, logprobs=logprobs))
+            stream = OpenAIStream(EventBuffer(), head, prompts, include_usage=body.includes_usage)
+            choices = [choice for prompt in prompts for choice in prompt.choices()]
+            for index, choice in enumerate(choices):
+                call.start(CompletionStream(choice, server.tokenizer, stream, index, logprobs=logprobs, echo=echo))
             return call.stream(stream.buffer, stream_headers(server, prompts))
-        outputs = await collect(request, call, server.tokenizer, prompts, include_stop=False)
-        return json_reply(_completion(head, outputs, logprobs=logprobs), reply_headers(server, call, outputs))
+        groups = await collect(request, call, server.tokenizer, prompts)
+        outputs = [output for group in groups for output in group]
+        returned = [output for group in groups for output in returned_choices(group)]
+        reply = Completion(
+            object="text_completion",
+            id=head.id,
+            created=head.created,
+            model=head.model,
+            system_fingerprint=head.system_fingerprint,
+            choices=[_choice(index, output, logprobs=logprobs, echo=echo) for index, output in enumerate(returned)],
+            usage=reply_usage(prompts, outputs),
+        )
+        return json_reply(reply, reply_headers(server, call, prompts, outputs))
 
 
 def _prompts(body: CompletionRequest, max_prompts: int) -> list[str]:
@@ -78,27 +87,15 @@ def _prompts(body: CompletionRequest, max_prompts: int) -> list[str]:
     return texts
 
 
-def _completion(head: ReplyHead, outputs: list[Collected], *, logprobs: bool) -> Completion:
-    prompt_tokens = sum(len(output.prompt.token_ids) for output in outputs)
-    completion_tokens = sum(output.generation.num_tokens for output in outputs)
-    return Completion(
-        object="text_completion",
-        id=head.id,
-        created=head.created,
-        model=head.model,
-        system_fingerprint=head.system_fingerprint,
-        choices=[_choice(index, output, logprobs=logprobs) for index, output in enumerate(outputs)],
-        usage=Usage(prompt_tokens, completion_tokens, prompt_tokens + completion_tokens),
-    )
-
-
-def _choice(index: int, output: Collected, *, logprobs: bool) -> CompletionChoice:
+def _choice(index: int, output: Collected, *, logprobs: bool, echo: bool) -> CompletionChoice:
+    prompt = output.prompt
+    prefix = prompt.text if echo else ""
     columns: CompletionLogprobs | None = None
     if logprobs:
-        lengths = [0 if special else len(text) for text, special in zip(output.texts, output.specials, strict=True)]
-        offsets = list(accumulate(lengths, initial=0))[:-1]
-        columns = completion_logprobs(output.texts, output.logprobs, offsets)
-    return CompletionChoice(index, output.text, columns, output.finish_reason.openai)
+        columns = output_logprobs(output, len(prefix))
+        if echo:
+            columns = join(prompt_logprobs(prompt, output.prompt_logprobs, output.tokenizer), columns)
+    return CompletionChoice(index, prefix + output.text, columns, output.finish_reason.openai)
 
 
 HANDLERS = (completions,)

@@ -7,14 +7,16 @@ from litestar.response.base import ASGIResponse
 
 from tgi_api.body import read_body
 from tgi_api.call import Call
-from tgi_api.collect import Collected, collect
+from tgi_api.collect import Collected, collect, most_likely
 from tgi_api.errors import AnyRequest
 from tgi_api.headers import compute_time_header, reply_headers, stream_headers
+from tgi_api.logprobs import prefill_tokens, top_tokens
 from tgi_api.numbers import float32_or_none
 from tgi_api.openapi import GENERATION_ERRORS, OPERATION, Operation
 from tgi_api.output import Prompt
 from tgi_api.reply import json_reply
 from tgi_api.schemas.generate import (
+    BestOfSequence,
     CompatGenerateRequest,
     Details,
     GenerateRequest,
@@ -44,10 +46,8 @@ async def generate(request: AnyRequest) -> ASGIResponse:
     server = server_of(request)
     with Call(server) as call:
         body = await read_body(request, GenerateRequest)
-        prompt = await _prepare(call, server, body, stream=False)
-        (output,) = await collect(request, call, server.tokenizer, [prompt], include_stop=True)
-        reply = _reply(body, output, full_text_default=False)
-        return json_reply(reply, reply_headers(server, call, [output]) | compute_time_header(call, output))
+        reply, headers = await _generate(request, call, server, body, full_text_default=False)
+        return json_reply(reply, headers)
 
 
 @post(
@@ -88,16 +88,39 @@ async def compat_generate(request: AnyRequest) -> ASGIResponse:
         body = await read_body(request, CompatGenerateRequest)
         if body.stream:
             return await _stream(call, server, body, full_text_default=True)
-        prompt = await _prepare(call, server, body, stream=False)
-        (output,) = await collect(request, call, server.tokenizer, [prompt], include_stop=True)
-        reply = _reply(body, output, full_text_default=True)
-        return json_reply([reply], reply_headers(server, call, [output]) | compute_time_header(call, output))
+        reply, headers = await _generate(request, call, server, body, full_text_default=True)
+        return json_reply([reply], headers)
 
 
 async def _prepare(call: Call, server: AppState, body: GenerateRequest, *, stream: bool) -> Prompt:
     options = validate_generate(body.inputs, body.parameters, server.limits, stream=stream)
-    call.admit()
-    return await call.prepare(body.inputs, options, add_special_tokens=True)
+    call.admit(options.best_of)
+    (prompt,) = await call.prepare([body.inputs], options, add_special_tokens=True)
+    return prompt
+
+
+async def _generate(
+    request: AnyRequest, call: Call, server: AppState, body: GenerateRequest, *, full_text_default: bool
+) -> tuple[GenerateResponse, dict[str, str]]:
+    """The reply and its headers, which are those of the most likely sequence."""
+    prompt = await _prepare(call, server, body, stream=False)
+    (outputs,) = await collect(request, call, server.tokenizer, [prompt])
+    best, *others = most_likely(outputs)
+    headers = reply_headers(server, call, [prompt], [best]) | compute_time_header(call, [best])
+    prefix = body.inputs if _wants_full_text(body, full_text_default) else ""
+    parameters = body.parameters
+    if parameters is None or not (parameters.details or parameters.decoder_input_details):
+        return GenerateResponse(prefix + best.text), headers
+    details = Details(
+        finish_reason=best.finish_reason.tgi,
+        generated_tokens=best.generation.num_tokens,
+        seed=best.prompt.options.seed,
+        prefill=prefill_tokens(best),
+        tokens=_tokens(best),
+        best_of_sequences=[_sequence(other, prefix) for other in others] or None,
+        top_tokens=_top_tokens(best),
+    )
+    return GenerateResponse(prefix + best.text, details), headers
 
 
 async def _stream(call: Call, server: AppState, body: GenerateRequest, *, full_text_default: bool) -> ASGIResponse:
@@ -120,25 +143,31 @@ def _wants_full_text(body: GenerateRequest, default: bool) -> bool:
     return default if wanted is None else wanted
 
 
-def _reply(body: GenerateRequest, output: Collected, *, full_text_default: bool) -> GenerateResponse:
-    text = body.inputs + output.text if _wants_full_text(body, full_text_default) else output.text
-    parameters = body.parameters
-    if parameters is None or not (parameters.details or parameters.decoder_input_details):
-        return GenerateResponse(text)
-    tokens = [
-        Token(token_id, token_text, float32_or_none(logprob), special)
-        for token_id, token_text, logprob, special in zip(
-            output.token_ids, output.texts, output.logprobs, output.specials, strict=True
-        )
-    ]
-    details = Details(
+def _sequence(output: Collected, prefix: str) -> BestOfSequence:
+    return BestOfSequence(
+        generated_text=prefix + output.text,
         finish_reason=output.finish_reason.tgi,
         generated_tokens=output.generation.num_tokens,
         seed=output.prompt.options.seed,
-        prefill=[],
-        tokens=tokens,
+        prefill=prefill_tokens(output),
+        tokens=_tokens(output),
+        top_tokens=_top_tokens(output),
     )
-    return GenerateResponse(text, details)
+
+
+def _tokens(output: Collected) -> list[Token]:
+    columns = zip(output.token_ids, output.texts, output.logprobs, output.specials, strict=True)
+    return [Token(token_id, text, float32_or_none(logprob), special) for token_id, text, logprob, special in columns]
+
+
+def _top_tokens(output: Collected) -> list[list[Token]] | None:
+    columns = zip(output.token_ids, output.texts, output.alternatives, strict=True)
+    tops = [
+        top_tokens(output, token_id, text, alternatives)
+        for token_id, text, alternatives in columns
+        if alternatives is not None
+    ]
+    return tops or None
 
 
 HANDLERS = (compat_generate, generate, generate_stream)

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tgi_api.schemas.generate import bounds
 from tgi_api.schemas.openai import FinishReason, OpenAIRequest, Usage
+from tgi_api.schemas.sampling import bounds
 from tgi_core.requests.tokenizer import TokenSpan
 
 
@@ -61,8 +61,9 @@ class ChatRequest(OpenAIRequest, frozen=True, kw_only=True):
 
     messages: list[Message]
     logprobs: Annotated[bool | None, Meta(description="Return the log-probability of each token")] = None
-    top_logprobs: Annotated[int | None, bounds("Most likely tokens to return at each position", minimum=0)] = None
-    response_format: Annotated[dict[str, Any] | None, Meta(description="A constraint on the output")] = None
+    top_logprobs: Annotated[
+        int | None, bounds("Most likely tokens to return at each position; needs logprobs", minimum=0, maximum=20)
+    ] = None
     tools: Annotated[list[dict[str, Any]] | None, Meta(description="Functions that the model may call")] = None
     tool_choice: Annotated[str | dict[str, Any] | None, Meta(description='"auto", "none" or a tool')] = None
     continue_final_message: Annotated[

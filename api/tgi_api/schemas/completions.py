@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from tgi_api.schemas.generate import bounds
 from tgi_api.schemas.openai import FinishReason, OpenAIRequest, Usage
+from tgi_api.schemas.sampling import bounds
 
 
 class CompletionRequest(OpenAIRequest, frozen=True, kw_only=True):
@@ -16,23 +16,31 @@ class CompletionRequest(OpenAIRequest, frozen=True, kw_only=True):
 
     prompt: Annotated[str | list[str], Meta(description="A text or a list of texts")]
     logprobs: Annotated[
-        int | None, bounds("Return the log-probability of each token, and of this many others", minimum=0)
+        int | None,
+        bounds(
+            "Return the log-probability of each token, and of this many of the most likely ones", minimum=0, maximum=20
+        ),
     ] = None
-    echo: Annotated[bool | None, Meta(description="Put the prompt in front of the text")] = None
+    echo: Annotated[
+        bool | None, Meta(description="Put the prompt in front of the text, with logprobs its tokens' too")
+    ] = None
     suffix: Annotated[str | None, Meta(description="Refused: text after the completion")] = None
 
 
 class CompletionLogprobs(msgspec.Struct, frozen=True):
-    """Columns with one entry for each generated token; offsets count characters of the choice's text."""
+    """Columns with one entry for each token; offsets count characters of the choice's text.
+
+    An echoed prompt's tokens have no top_logprobs, and its first one has no log-probability.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float | None]] | None
+    top_logprobs: list[dict[str, float | None] | None] | None
     text_offset: list[int]
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """The continuation of one prompt."""
+    """One continuation of one prompt: those of the first prompt come first."""
 
     index: int
     text: str
@@ -53,7 +61,7 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class CompletionChunkChoice(msgspec.Struct, frozen=True):
-    """A piece of the continuation of one prompt."""
+    """A piece of one continuation of one prompt."""
 
     index: int
     text: str

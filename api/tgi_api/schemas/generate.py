@@ -1,8 +1,4 @@
-"""Bodies and replies of TGI's own generate routes.
-
-Bounds stand in the schema only: the checks themselves are the core's, which gives TGI's messages in TGI's order.
-An explicit null means "not given" for every optional field.
-"""
+"""Bodies and replies of TGI's own generate routes."""
 
 from __future__ import annotations
 
@@ -11,14 +7,19 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tgi_api.schemas.sampling import (
+    UINT64_MAX,
+    IgnoreEos,
+    LogitBias,
+    LogitsRules,
+    MinP,
+    RepetitionPenalty,
+    TopK,
+    TopP,
+    TypicalP,
+    bounds,
+)
 from tgi_core import requests
-
-UINT64_MAX = 2**64 - 1
-
-
-def bounds(description: str, **keywords: Any) -> Meta:
-    """A description with JSON Schema bounds that are documented here and enforced by the core."""
-    return Meta(description=description, extra_json_schema=keywords)
 
 
 class GenerateParameters(requests.GenerateParameters, frozen=True, kw_only=True):
@@ -26,20 +27,14 @@ class GenerateParameters(requests.GenerateParameters, frozen=True, kw_only=True)
 
     best_of: Annotated[int | None, bounds("Generate this many and return the most likely one", minimum=1)] = None
     temperature: Annotated[float | None, bounds("Divides the logits", exclusiveMinimum=0, examples=[0.5])] = None
-    repetition_penalty: Annotated[
-        float | None, bounds("Makes tokens of prompt and output less likely; 1 is off", exclusiveMinimum=0)
-    ] = None
+    repetition_penalty: RepetitionPenalty = None
     frequency_penalty: Annotated[
-        float | None, bounds("Penalty by how often a token has occurred; 0 is off", minimum=-2, maximum=2)
-    ] = None
-    top_k: Annotated[int | None, bounds("Keep the k most likely tokens; 0 and -1 are off", minimum=-1)] = None
-    top_p: Annotated[
         float | None,
-        bounds("Keep the most likely tokens with this probability mass; 1 is off", exclusiveMinimum=0, maximum=1),
+        bounds("Subtracted times a token's share of prompt and output; 0 is off", minimum=-2, maximum=2),
     ] = None
-    typical_p: Annotated[
-        float | None, bounds("Locally typical sampling with this mass; 1 is off", exclusiveMinimum=0, maximum=1)
-    ] = None
+    top_k: TopK = None
+    top_p: TopP = None
+    typical_p: TypicalP = None
     do_sample: Annotated[
         bool | None, Meta(description="Sample; false is greedy unless another parameter implies sampling")
     ] = None
@@ -51,14 +46,26 @@ class GenerateParameters(requests.GenerateParameters, frozen=True, kw_only=True)
         list[str] | str | None, Meta(description="Texts that end the generation; they stay in the text")
     ] = None
     truncate: Annotated[int | None, bounds("Keep this many tokens from the end of the prompt", minimum=1)] = None
-    watermark: Annotated[bool | None, Meta(description="Watermark the output")] = None
+    watermark: Annotated[bool | None, Meta(description="Watermark the output with the server's settings")] = None
     details: Annotated[bool | None, Meta(description="Return the tokens and why generation ended")] = None
-    decoder_input_details: Annotated[bool | None, Meta(description="Return the tokens of the prompt")] = None
+    decoder_input_details: Annotated[
+        bool | None, Meta(description="Return the tokens of the prompt and their log-probabilities")
+    ] = None
     seed: Annotated[int | None, bounds("Seed of the sampling", minimum=0, maximum=UINT64_MAX)] = None
     top_n_tokens: Annotated[int | None, bounds("Most likely tokens to return at each position", minimum=0)] = None
-    grammar: Annotated[dict[str, Any] | None, Meta(description="A constraint on the output")] = None
-    adapter_id: Annotated[str | None, Meta(description="The adapter to use")] = None
-    ignore_eos: Annotated[bool | None, Meta(description="The end-of-sequence token does not end the text")] = None
+    grammar: Annotated[
+        dict[str, Any] | None,
+        bounds("A constraint on the output", examples=[{"type": "regex", "value": "yes|no"}]),
+    ] = None
+    adapter_id: Annotated[str | None, Meta(description="Refused: the adapter to use")] = None
+    min_p: MinP = None
+    logit_bias: LogitBias = None
+    logits_rules: LogitsRules = None
+    min_new_tokens: Annotated[int | None, bounds("No end of sequence and no stop before so many tokens", minimum=0)] = (
+        None
+    )
+    min_tokens: Annotated[int | None, bounds("Another name of min_new_tokens, which wins", minimum=0)] = None
+    ignore_eos: IgnoreEos = None
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
@@ -97,14 +104,28 @@ class Token(msgspec.Struct, frozen=True):
     special: bool
 
 
-class Details(msgspec.Struct, frozen=True):
-    """How a generation went; seed is null when it was greedy."""
+class BestOfSequence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of the sequences that were less likely than the one returned."""
+
+    generated_text: str
+    finish_reason: FinishReason
+    generated_tokens: int
+    seed: int | None
+    prefill: list[PrefillToken]
+    tokens: list[Token]
+    top_tokens: list[list[Token]] | None = None
+
+
+class Details(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a generation went; seed is null when it was greedy. The last two are there only when asked for."""
 
     finish_reason: FinishReason
     generated_tokens: int
     seed: int | None
     prefill: list[PrefillToken]
     tokens: list[Token]
+    best_of_sequences: list[BestOfSequence] | None = None
+    top_tokens: list[list[Token]] | None = None
 
 
 class GenerateResponse(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -123,10 +144,11 @@ class StreamDetails(msgspec.Struct, frozen=True):
     input_length: int
 
 
-class StreamResponse(msgspec.Struct, frozen=True):
+class StreamResponse(msgspec.Struct, frozen=True, kw_only=True):
     """One event: one token. The last one has the whole text, and details when asked for."""
 
     index: int
     token: Token
+    top_tokens: list[Token] | None = None
     generated_text: str | None
     details: StreamDetails | None

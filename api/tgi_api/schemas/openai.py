@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from tgi_api.schemas.generate import UINT64_MAX, bounds
+from tgi_api.schemas.sampling import (
+    UINT64_MAX,
+    IgnoreEos,
+    LogitBias,
+    LogitsRules,
+    MinP,
+    RepetitionPenalty,
+    TopK,
+    TopP,
+    TypicalP,
+    bounds,
+)
 from tgi_core import requests
 
 FinishReason = Annotated[str, Meta(extra_json_schema={"enum": ["stop", "length"]})]
@@ -28,36 +39,47 @@ class OpenAIRequest(requests.OpenAIParameters, frozen=True, kw_only=True):
     ] = None
     max_completion_tokens: Annotated[int | None, bounds("Newer name of max_tokens; it wins", minimum=1)] = None
     temperature: Annotated[float | None, bounds("Divides the logits; 0 is greedy", minimum=0)] = None
-    top_p: Annotated[
-        float | None,
-        bounds("Keep the most likely tokens with this probability mass; 1 is off", exclusiveMinimum=0, maximum=1),
-    ] = None
-    top_k: Annotated[int | None, bounds("Keep the k most likely tokens; 0 and -1 are off", minimum=-1)] = None
-    min_p: Annotated[
-        float | None,
-        bounds("Drop tokens less likely than this share of the best one's; 0 is off", minimum=0, maximum=1),
-    ] = None
-    repetition_penalty: Annotated[
-        float | None, bounds("Makes tokens of prompt and output less likely; 1 is off", exclusiveMinimum=0)
-    ] = None
+    top_p: TopP = None
     frequency_penalty: Annotated[
-        float | None, bounds("Penalty by how often a token was generated; 0 is off", minimum=-2, maximum=2)
+        float | None, bounds("Subtracted for each time a token was generated; 0 is off", minimum=-2, maximum=2)
     ] = None
     presence_penalty: Annotated[
-        float | None, bounds("Penalty for tokens that were generated; 0 is off", minimum=-2, maximum=2)
+        float | None, bounds("Subtracted once from each token that was generated; 0 is off", minimum=-2, maximum=2)
     ] = None
-    logit_bias: Annotated[
-        dict[str, float] | list[float] | None, Meta(description="Added to the logits, by token id")
-    ] = None
+    logit_bias: LogitBias = None
     seed: Annotated[int | None, bounds("Seed of the sampling", minimum=0, maximum=UINT64_MAX)] = None
     stop: Annotated[
         list[str] | str | None, Meta(description="Texts that end the generation; they are not returned")
     ] = None
-    n: Annotated[int | None, bounds("How many choices", minimum=1)] = None
-    best_of: Annotated[int | None, bounds("Generate this many and return the best", minimum=1)] = None
     stream: Annotated[bool | None, Meta(description="Answer with server-sent events")] = None
     stream_options: StreamOptions | None = None
-    ignore_eos: Annotated[bool | None, Meta(description="The end-of-sequence token does not end the text")] = None
+    n: Annotated[int | None, bounds("How many choices", minimum=1, maximum=128)] = None
+    best_of: Annotated[
+        int | None, bounds("Generate this many and return the n most likely ones; not streamed", minimum=1, maximum=128)
+    ] = None
+    response_format: Annotated[
+        dict[str, Any] | None,
+        bounds(
+            "A constraint on the output: text, json_object, or a schema in OpenAI's form or TGI's",
+            examples=[{"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}],
+        ),
+    ] = None
+    top_k: TopK = None
+    min_p: MinP = None
+    typical_p: TypicalP = None
+    repetition_penalty: RepetitionPenalty = None
+    logits_rules: LogitsRules = None
+    min_tokens: Annotated[int | None, bounds("No end of sequence and no stop before so many tokens", minimum=0)] = None
+    ignore_eos: IgnoreEos = None
+    include_stop_str_in_output: Annotated[bool | None, Meta(description="Keep the text of the stop")] = None
+    structured_outputs: Annotated[
+        dict[str, Any] | None,
+        Meta(description="A constraint on the output under one of json, json_object, regex, choice, grammar"),
+    ] = None
+    guided_json: Annotated[dict[str, Any] | str | None, Meta(description="A JSON schema that the output fits")] = None
+    guided_regex: Annotated[str | None, Meta(description="A regular expression that the output matches")] = None
+    guided_choice: Annotated[list[str] | None, Meta(description="Texts of which the output is one")] = None
+    guided_grammar: Annotated[str | None, Meta(description="A grammar that the output follows")] = None
 
     @property
     def includes_usage(self) -> bool:

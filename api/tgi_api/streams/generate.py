@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
+from tgi_api.logprobs import top_tokens
 from tgi_api.numbers import float32_json
 from tgi_api.output import Output, Prompt
 from tgi_api.schemas.error import ErrorResponse
 from tgi_api.schemas.generate import StreamDetails
 from tgi_api.sse import EventBuffer
 from tgi_core.errors import RequestError
-from tgi_core.requests import FinishReason, TextTokenizer
+from tgi_core.requests import Alternatives, FinishReason, TextTokenizer
 
-_EVENT = b'data: {"index":%d,"token":{"id":%d,"text":%b,"logprob":%b,"special":%b},"generated_text":'
-_OPEN_END = b'null,"details":null}\n\n'
+_EVENT = b'data: {"index":%d,"token":{"id":%d,"text":%b,"logprob":%b,"special":%b}'
+_OPEN_END = b',"generated_text":null,"details":null}\n\n'
 
 _encode = msgspec.json.Encoder().encode
 
@@ -26,14 +27,16 @@ class GenerateStream(Output):
     def __init__(
         self, prompt: Prompt, tokenizer: TextTokenizer, buffer: EventBuffer, *, details: bool, full_text: bool
     ) -> None:
-        super().__init__(prompt, tokenizer, include_stop=True)
+        super().__init__(prompt, tokenizer)
         self._buffer = buffer
         self._details = details
         self._full_text = full_text
         self._index = 0
         self._texts: list[str] = []
 
-    def on_token(self, token_id: int, text: str, logprob: float, special: bool) -> None:
+    def on_token(
+        self, token_id: int, text: str, logprob: float, special: bool, alternatives: Alternatives | None
+    ) -> None:
         self._index += 1
         if not special:
             self._texts.append(text)
@@ -44,6 +47,8 @@ class GenerateStream(Output):
             float32_json(logprob),
             b"true" if special else b"false",
         )
+        if alternatives is not None:
+            event += b',"top_tokens":' + _encode(top_tokens(self, token_id, text, alternatives))
         self._buffer.push(event + _OPEN_END)
 
     def finished(self, reason: FinishReason) -> None:
@@ -56,7 +61,8 @@ class GenerateStream(Output):
                 reason.tgi, self.generation.num_tokens, self.prompt.options.seed, len(self.prompt.token_ids)
             )
         # A generation ends in the call that delivered its last token, so that token's event has not left yet.
-        self._buffer.replace_end(len(_OPEN_END), _encode(text) + b',"details":' + _encode(details) + b"}\n\n")
+        end = b',"generated_text":' + _encode(text) + b',"details":' + _encode(details) + b"}\n\n"
+        self._buffer.replace_end(len(_OPEN_END), end)
         self._buffer.end()
 
     def failed(self, error: RequestError) -> None:

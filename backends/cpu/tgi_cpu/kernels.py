@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, SampleInputs
+from tgi_core.contract import AttentionBatch, AttentionSpec, Sampled, SampleInputs
 from tgi_core.contract.kernels import PackedWeight, PreparedAttention
 from tgi_core.reference import ReferenceKernels
 from tgi_cpu import attention, linear, sampling
@@ -95,5 +95,5 @@ class CpuKernels(ReferenceKernels):
     def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
         return attention.attend(q_THD, cache_NP2KD, prepared, spec)
 
-    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
         return sampling.sample(logits_BV, inputs)

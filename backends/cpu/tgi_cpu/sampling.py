@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgi_core.contract import SampleInputs
+from tgi_core.contract import Sampled, SampleInputs
 from tgi_core.reference import sampling as reference
 from tgi_core.reference.noise import gumbel_noise
 from tgi_core.sampling.params import Tier
@@ -18,25 +18,26 @@ _CANDIDATES = 512
 """Top scores that are sorted before the whole vocabulary is: nearly every top-k and top-p cuts within them."""
 
 
-def sample(logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+def sample(logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
     """Apply the rules and choose; see ``Kernels.sample``."""
     if inputs.tier is Tier.GREEDY:
-        return reference.choose_greedy(logits_BV)
-    scores_BV = logits_BV.float()
-    if inputs.tier is Tier.FULL:
-        scores_BV = reference.apply_repetition_penalty(scores_BV, inputs)
+        return Sampled(*reference.choose_greedy(logits_BV))
+    scores_BV = reference.apply_rules(logits_BV.float(), inputs)
     cut_B = (inputs.top_k_B > 0) | (inputs.top_p_B < 1)
-    ids_B = torch.empty(len(scores_BV), dtype=torch.int64)
-    logprobs_B = torch.empty(len(scores_BV))
-    for rows_B, choose in (
+    kinds = (
         (~inputs.do_sample_B, _choose_greedy),
         (inputs.do_sample_B & ~cut_B, _choose_from_all),
         (inputs.do_sample_B & cut_B, _choose_from_top),
-    ):
+    )
+    ids_B = torch.empty(len(scores_BV), dtype=torch.int64)
+    logprobs_B = torch.empty(len(scores_BV))
+    for rows_B, choose in kinds:
+        if inputs.whole_rows_R is not None:
+            rows_B[inputs.whole_rows_R] = False
         rows_R = rows_B.nonzero().flatten()
         if len(rows_R):
-            ids_B[rows_R], logprobs_B[rows_R] = choose(scores_BV[rows_R], _take(inputs, rows_R))
-    return ids_B, logprobs_B
+            ids_B[rows_R], logprobs_B[rows_R] = choose(scores_BV[rows_R], inputs.take(rows_R))
+    return reference.sample_whole_rows(scores_BV, inputs, ids_B, logprobs_B)
 
 
 def _choose_greedy(scores_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:  # noqa: ARG001 - one signature
@@ -58,7 +59,7 @@ def _choose_from_top(scores_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, T
     lowest_kept_B = top_BC.masked_fill(~kept_BC, torch.inf).amin(dim=-1)
     rows_R = (lowest_kept_B <= top_BC[:, -1]).nonzero().flatten()
     if len(rows_R) and top_BC.shape != scores_BV.shape:
-        some = _take(inputs, rows_R)
+        some = inputs.take(rows_R)
         kept_RV = reference.keep_top(scores_BV[rows_R], some.top_k_B, some.top_p_B)
         ids_B[rows_R], logprobs_B[rows_R] = _choose(kept_RV, _all_ids(kept_RV), some)
     return ids_B, logprobs_B
@@ -85,25 +86,10 @@ def _kept_candidates(scores_BV: Tensor, top_BC: Tensor, ids_BC: Tensor, inputs: 
 
 def _choose(scores_BX: Tensor, ids: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
     """The place of the largest score plus noise, and the score's log-probability."""
-    noise_BX = gumbel_noise(inputs.seed_B, inputs.positions_B, ids)
+    noise_BX = gumbel_noise(inputs.seed_B, inputs.choice_B, inputs.positions_B, ids)
     places_B = noise_BX.add_(scores_BX).argmax(dim=-1)
     return places_B, reference.chosen_logprobs(scores_BX, places_B)
 
 
 def _all_ids(scores_BV: Tensor) -> Tensor:
     return torch.arange(scores_BV.shape[-1], dtype=torch.int32)
-
-
-def _take(inputs: SampleInputs, rows_R: Tensor) -> SampleInputs:
-    """The inputs of some rows."""
-    return inputs._replace(
-        slots_B=inputs.slots_B[rows_R],
-        lengths_B=inputs.lengths_B[rows_R],
-        positions_B=inputs.positions_B[rows_R],
-        temperature_B=inputs.temperature_B[rows_R],
-        top_p_B=inputs.top_p_B[rows_R],
-        top_k_B=inputs.top_k_B[rows_R],
-        repetition_penalty_B=inputs.repetition_penalty_B[rows_R],
-        do_sample_B=inputs.do_sample_B[rows_R],
-        seed_B=inputs.seed_B[rows_R],
-    )

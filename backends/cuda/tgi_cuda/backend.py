@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from tgi_core.contract import Backend, BackendInfo, Capabilities, Device, GraphMode, Kernels, Probe
+from tgi_core.contract import (
+    AttentionChoice,
+    AttentionOption,
+    AttentionUse,
+    Backend,
+    BackendInfo,
+    Capabilities,
+    Device,
+    GraphMode,
+    Kernels,
+    Probe,
+)
+from tgi_cuda.attention import NAMES, OWN
 
 
 class CudaBackend(Backend):
@@ -24,9 +36,10 @@ class CudaBackend(Backend):
             graph=GraphMode.DECODE,
             dtypes=("bfloat16", "float16", "float32"),
             # The copy engine fetches tiles of 64 tokens, which must lie within a block.
-            block_sizes=(64, 16, 32, 128),
+            block_sizes=(64, 16, 32, 128, 256),
             run_ahead=1,
             asynchronous=True,
+            attention=NAMES,
         )
 
     def open_device(self, local_index: int) -> Device:
@@ -34,7 +47,24 @@ class CudaBackend(Backend):
 
         return CudaDevice(local_index)
 
-    def kernels(self, device: Device) -> Kernels:
-        from tgi_cuda.kernels import CudaKernels
+    def attention_options(self, use: AttentionUse) -> tuple[AttentionOption, ...]:
+        import torch
 
-        return CudaKernels(device.torch_device)
+        from tgi_cuda.attention.choose import list_options
+
+        return list_options(torch.cuda.get_device_capability(0), use)
+
+    def kernels(self, device: Device) -> Kernels:
+        return self.kernels_for(device, None)
+
+    def kernels_for(self, device: Device, attention: AttentionChoice | None) -> Kernels:
+        from tgi_cuda.kernels import CudaKernels, gpu_tuning
+
+        tuning = gpu_tuning(device.torch_device)
+        if attention is None or attention.name == OWN:
+            return CudaKernels(device.torch_device, tuning)
+        from tgi_cuda.attention.choose import find_provider
+
+        prefill = find_provider(attention.name).open(device, attention.use)
+        note = f"prompts attend through {attention.name}: {attention.reason}"
+        return CudaKernels(device.torch_device, tuning, prefill, (note,))

@@ -11,7 +11,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from tgi_triton.device_code import launch_options, tanh
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-_BLOCK = 1024
+_BLOCK = 2048
 
 
 @triton.jit

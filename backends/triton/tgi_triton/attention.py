@@ -31,12 +31,32 @@ def prepare(batch: AttentionBatch, spec: AttentionSpec, tuning: Tuning, arrivals
 
 def attend(q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedBatch, spec: AttentionSpec, tuning: Tuning) -> Tensor:
     """See ``Kernels.attention``."""
-    batch, scratch, prefill_tokens = prepared
+    batch, decodes = prepared.batch, prepared.batch.num_decodes
     output_THD = torch.empty_like(q_THD)
-    decodes = batch.num_decodes
+    attend_decodes(q_THD, cache_NP2KD, output_THD, prepared, spec, tuning)
+    if prepared.prefill_tokens:
+        prefill_attention(
+            q_THD,
+            cache_NP2KD,
+            output_THD,
+            batch.block_tables_BM[decodes:],
+            batch.kv_lens_B[decodes:],
+            batch.q_starts_B[decodes:],
+            prepared.prefill_tokens,
+            spec,
+            tuning,
+        )
+    return output_THD
+
+
+def attend_decodes(
+    q_THD: Tensor, cache_NP2KD: Tensor, output_THD: Tensor, prepared: PreparedBatch, spec: AttentionSpec, tuning: Tuning
+) -> None:
+    """The decode rows alone, into the front of ``output``; nothing where there are none."""
+    batch, scratch = prepared.batch, prepared.scratch
     if scratch is not None:
         decode_attention(
-            q_THD[:decodes],
+            q_THD[: batch.num_decodes],
             cache_NP2KD,
             output_THD,
             batch.block_tables_BM,
@@ -45,16 +65,3 @@ def attend(q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedBatch, spec: At
             spec,
             tuning,
         )
-    if prefill_tokens:
-        prefill_attention(
-            q_THD,
-            cache_NP2KD,
-            output_THD,
-            batch.block_tables_BM[decodes:],
-            batch.kv_lens_B[decodes:],
-            batch.q_starts_B[decodes:],
-            prefill_tokens,
-            spec,
-            tuning,
-        )
-    return output_THD

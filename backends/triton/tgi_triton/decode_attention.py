@@ -16,7 +16,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tgi_core.contract import AttentionSpec
-from tgi_triton.device_code import INTERPRETED, LOG2_E, dot, launch_options, next_power_of_2, tanh
+from tgi_triton.device_code import INTERPRETED, launch_options, next_power_of_2
+from tgi_triton.online_softmax import accumulate, score_factors, sharpness, tile_scores
 from tgi_triton.paged import cache_descriptor, load_tile
 from tgi_triton.tuning import Tuning
 
@@ -114,6 +115,7 @@ def _decode_kernel(
     highest = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     sums = tl.zeros([HEADS, BLOCK_D], tl.float32)
+    factor = sharpness(score_scale, SOFT_CAP)
     for tile in range(first_tile + begin, first_tile + end):
         positions = tile * TILE + tl.arange(0, TILE)
         visible = (positions < kv_len) & (positions >= first)
@@ -132,16 +134,9 @@ def _decode_kernel(
             True,
             DESCRIPTOR,
         )
-        scores = dot(q, tl.trans(keys), UPCAST) * score_scale
-        if SOFT_CAP:
-            scores = soft_cap * tanh(scores)
+        scores = tile_scores(q, keys, score_scale, soft_cap, SOFT_CAP, UPCAST)
         scores = tl.where(visible[None, :], scores, float("-inf"))
-        new_highest = tl.maximum(highest, tl.max(scores, axis=1))
-        weights = tl.exp2(scores - new_highest[:, None])
-        shrink = tl.exp2(highest - new_highest)
-        total = total * shrink + tl.sum(weights, axis=1)
-        sums = sums * shrink[:, None] + dot(weights.to(values.dtype), values, UPCAST)
-        highest = new_highest
+        sums, highest, total = accumulate(sums, highest, total, scores, values, factor, False, UPCAST)
 
     used = tl.cdiv(num_tiles, tiles_a_split)
     if used > 1:
@@ -165,8 +160,8 @@ def _decode_kernel(
             part_total = tl.load(statistics_ptr + share * 2 * HEADS + HEADS + heads, cache_modifier=".cg")
             part = tl.load(sums_ptr + share * HEADS * BLOCK_D + share_offsets, cache_modifier=".cg")
             new_highest = tl.maximum(highest, part_highest)
-            shrink = tl.exp2(highest - new_highest)
-            part_shrink = tl.exp2(part_highest - new_highest)
+            shrink = tl.exp2((highest - new_highest) * factor)
+            part_shrink = tl.exp2((part_highest - new_highest) * factor)
             total = total * shrink + part_total * part_shrink
             sums = sums * shrink[:, None] + part * part_shrink[:, None]
             highest = new_highest
@@ -220,13 +215,6 @@ def decode_attention(
 def tile_tokens(tile_bytes: int, block_d: int, item_bytes: int) -> int:
     """Tokens whose keys fill ``tile_bytes``, at least what a matrix unit takes and at most 128."""
     return min(128, max(_SMALLEST_DOT, tile_bytes // (block_d * item_bytes)))
-
-
-def score_factors(spec: AttentionSpec) -> tuple[float, float]:
-    """(scale, soft cap) that bring scores to base 2: what follows them is exp2."""
-    if spec.soft_cap is None:
-        return spec.scale * LOG2_E, 0.0
-    return spec.scale / spec.soft_cap, spec.soft_cap * LOG2_E
 
 
 def _padded_heads(spec: AttentionSpec) -> int:

@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, DecodeInputs, DeviceState, SampleInputs
+from tgi_core.contract import AttentionBatch, AttentionSpec, DecodeInputs, DeviceState, Sampled, SampleInputs
 from tgi_core.contract.kernels import HeadNorms, PackedWeight, PreparedAttention
 from tgi_core.reference import ReferenceKernels
+from tgi_core.reference import sampling as reference
 from tgi_core.sampling.params import Tier
-from tgi_triton import activations, attention, gemv, norms, rope, sampled, sampling, tables
+from tgi_triton import activations, attention, bitmask, gemv, norms, rope, sampled, sampling, tables
 from tgi_triton.tuning import Tuning
 
 _ARRIVALS = 1 << 14
@@ -39,12 +40,16 @@ class TritonKernels(ReferenceKernels):
     def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
         if self._tuning.gemv and len(x_TK) == 1:
             return gemv.gemv(x_TK, weight, bias_N, None, self._tuning)
-        return F.linear(x_TK, weight, bias_N)
+        return self._library_linear(x_TK, weight, bias_N)
 
     def gated_linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None, activation: str) -> Tensor:
         if self._tuning.gemv and len(x_TK) == 1:
             return gemv.gemv(x_TK, weight, bias_N, activation, self._tuning)
-        return self.activation_mul(F.linear(x_TK, weight, bias_N), activation)
+        return self.activation_mul(self._library_linear(x_TK, weight, bias_N), activation)
+
+    def _library_linear(self, x_TK: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:
+        """A linear by the vendor's library; backends choose among several."""
+        return F.linear(x_TK, weight_NK, bias_N)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
         return norms.rms_norm(x, weight, eps, offset, dependent=self._tuning.dependent_launch)
@@ -53,6 +58,9 @@ class TritonKernels(ReferenceKernels):
         self, x_TE: Tensor, residual_TE: Tensor, weight_E: Tensor, eps: float, offset: float
     ) -> tuple[Tensor, Tensor]:
         return norms.add_rms_norm(x_TE, residual_TE, weight_E, eps, offset, dependent=self._tuning.dependent_launch)
+
+    def layer_norm(self, x_TE: Tensor, weight_E: Tensor, bias_E: Tensor | None, eps: float) -> Tensor:
+        return norms.layer_norm(x_TE, weight_E, bias_E, eps, dependent=self._tuning.dependent_launch)
 
     def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
         return activations.activation_mul(x_T2F, activation, dependent=self._tuning.dependent_launch)
@@ -91,12 +99,16 @@ class TritonKernels(ReferenceKernels):
     def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
         return attention.attend(q_THD, cache_NP2KD, prepared, spec, self._tuning)
 
-    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+    def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
+        return bitmask.apply_bitmask(logits_BV, rows_R, masks_RW)
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
         if inputs.tier is Tier.GREEDY:
-            return sampling.choose_greedy(logits_BV, self._tuning, self._arrivals_X)
+            return Sampled(*sampling.choose_greedy(logits_BV, self._tuning, self._arrivals_X))
         if inputs.tier is Tier.SAMPLED:
-            return sampled.sample(logits_BV, inputs)
-        return super().sample(logits_BV, inputs)
+            return Sampled(*sampled.sample(logits_BV, inputs))
+        scores_BV = reference.apply_rules(logits_BV.float(), inputs)
+        return reference.sample_whole_rows(scores_BV, inputs, *sampled.sample(scores_BV, inputs))
 
     def decode_inputs(self, state: DeviceState, slots_B: Tensor) -> DecodeInputs:
         return tables.decode_inputs(state, slots_B)

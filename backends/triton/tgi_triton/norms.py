@@ -1,4 +1,4 @@
-"""RMS norm, alone and fused with the residual sum."""
+"""RMS norm, alone and fused with the residual sum, and layer norm."""
 
 from __future__ import annotations
 
@@ -48,6 +48,38 @@ def _rms_norm_kernel(
     tl.store(output_ptr + row * size + columns, output.to(x.dtype), mask=inside)
 
 
+@triton.jit
+def _layer_norm_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    output_ptr,
+    x_stride,
+    size,
+    eps,
+    BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    inside = columns < size
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        bias = tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    if DEPENDENT:
+        gdc_wait()
+        gdc_launch_dependents()
+    x = tl.load(x_ptr + row * x_stride + columns, mask=inside, other=0.0)
+    x_float = x.to(tl.float32)
+    # The variance of what is left without the mean: the difference of two large sums would lose its digits.
+    centred = tl.where(inside, x_float - tl.sum(x_float) / size, 0.0)
+    output = centred * tl.rsqrt(tl.sum(centred * centred) / size + eps) * weight
+    if BIAS:
+        output += bias
+    tl.store(output_ptr + row * size + columns, output.to(x.dtype), mask=inside)
+
+
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float, *, dependent: bool) -> Tensor:
     """See ``Kernels.rms_norm``."""
     size = x.shape[-1]
@@ -63,6 +95,33 @@ def add_rms_norm(
     """See ``Kernels.add_rms_norm``; overwrites both inputs."""
     _launch(x_TE, residual_TE, weight_E, x_TE, eps, offset, add=True, dependent=dependent)
     return x_TE, residual_TE
+
+
+def layer_norm(x_TE: Tensor, weight_E: Tensor, bias_E: Tensor | None, eps: float, *, dependent: bool) -> Tensor:
+    """See ``Kernels.layer_norm``."""
+    rows, size = x_TE.shape
+    block = next_power_of_2(size)
+    output_TE = torch.empty((rows, size), dtype=x_TE.dtype, device=x_TE.device)
+    if rows:
+        _layer_norm_kernel[(rows,)](
+            x_TE,
+            weight_E,
+            weight_E if bias_E is None else bias_E,
+            output_TE,
+            x_TE.stride(0),
+            size,
+            eps,
+            BIAS=bias_E is not None,
+            BLOCK=block,
+            DEPENDENT=dependent,
+            num_warps=_warps(block),
+            **launch_options(dependent),
+        )
+    return output_TE
+
+
+def _warps(block: int) -> int:
+    return min(16, max(1, block // 512))
 
 
 def _launch(
@@ -92,6 +151,6 @@ def _launch(
             OFFSET=offset != 0,
             BLOCK=block,
             DEPENDENT=dependent,
-            num_warps=min(16, max(1, block // 512)),
+            num_warps=_warps(block),
             **launch_options(dependent),
         )

@@ -13,8 +13,9 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tgi_core.contract import AttentionSpec
-from tgi_triton.decode_attention import score_factors, tile_tokens
-from tgi_triton.device_code import INTERPRETED, dot, launch_options, next_power_of_2, tanh
+from tgi_triton.decode_attention import tile_tokens
+from tgi_triton.device_code import INTERPRETED, launch_options, next_power_of_2
+from tgi_triton.online_softmax import accumulate, score_factors, sharpness, tile_scores
 from tgi_triton.paged import cache_descriptor, load_tile
 from tgi_triton.tuning import Tuning
 
@@ -61,6 +62,7 @@ def _attend(
     DESCRIPTOR: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
+    factor = sharpness(score_scale, SOFT_CAP)
     for tile in range(first_tile, end_tile):
         positions = tile * TILE + tl.arange(0, TILE)
         keys, values = load_tile(
@@ -78,25 +80,14 @@ def _attend(
             MASKED,
             DESCRIPTOR,
         )
-        scores = dot(q, tl.trans(keys), UPCAST) * score_scale
-        if SOFT_CAP:
-            scores = soft_cap * tanh(scores)
+        scores = tile_scores(q, keys, score_scale, soft_cap, SOFT_CAP, UPCAST)
         if MASKED:
             visible = positions[None, :] <= query_positions[:, None]
             if WINDOW > 0:
                 visible = visible & (positions[None, :] > query_positions[:, None] - WINDOW)
             scores = tl.where(visible, scores, float("-inf"))
-        new_highest = tl.maximum(highest, tl.max(scores, axis=1))
-        if MASKED and WINDOW > 0:
-            # A tile may lie wholly before a query's window.
-            shift = tl.where(new_highest == float("-inf"), 0.0, new_highest)
-        else:
-            shift = new_highest
-        weights = tl.exp2(scores - shift[:, None])
-        shrink = tl.exp2(highest - shift)
-        total = total * shrink + tl.sum(weights, axis=1)
-        sums = sums * shrink[:, None] + dot(weights.to(values.dtype), values, UPCAST)
-        highest = new_highest
+        # A tile may lie wholly before a query's window.
+        sums, highest, total = accumulate(sums, highest, total, scores, values, factor, MASKED and WINDOW > 0, UPCAST)
     return sums, highest, total
 
 
@@ -281,7 +272,7 @@ def prefill_attention(
         UPCAST=INTERPRETED,
         DEPENDENT=tuning.dependent_launch,
         num_warps=tuning.prefill_warps,
-        num_stages=tuning.prefill_stages,
+        num_stages=program_stages(tuning, heads, block_d),
         **launch_options(tuning.dependent_launch),
     )
 
@@ -289,3 +280,8 @@ def prefill_attention(
 def program_rows(tuning: Tuning, block_d: int, item_bytes: int) -> int:
     """Queries times heads of a program: fewer where a row is long, so that sums and tiles fit."""
     return max(16, min(tuning.prefill_rows, tuning.prefill_rows * 256 // (block_d * item_bytes)))
+
+
+def program_stages(tuning: Tuning, heads: int, block_d: int) -> int:
+    """Stages of a program that takes ``heads`` query heads of ``block_d`` features."""
+    return tuning.prefill_light_stages if heads <= 2 or block_d <= 64 else tuning.prefill_stages

@@ -32,12 +32,12 @@ def _mix(x, key):
 
 
 @triton.jit
-def _absorb(salt, seed, position):
-    """One of the two keys of a row's noise: its words are seed (low, high), choice 0 and position."""
+def _absorb(salt, seed, choice, position):
+    """One of the two keys of a row's noise: its words are seed (low, high), choice and position."""
     none = (seed & 0).to(tl.uint32)
     key = _mix((none + salt) ^ (seed & 0xFFFFFFFF).to(tl.uint32), none)
     key = _mix(key ^ ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32), none)
-    key = _mix(key, none)
+    key = _mix(key ^ choice.to(tl.uint32), none)
     return _mix(key ^ position.to(tl.uint32), none)
 
 
@@ -96,6 +96,7 @@ def _sampled_kernel(
     top_p_ptr,
     do_sample_ptr,
     seed_ptr,
+    choice_ptr,
     position_ptr,
     ids_ptr,
     logprobs_ptr,
@@ -168,9 +169,10 @@ def _sampled_kernel(
                 id_start = middle + 1
 
     seed = tl.load(seed_ptr + row)
+    choice = tl.load(choice_ptr + row)
     position = tl.load(position_ptr + row)
-    first_key = _absorb(0x243F6A88, seed, position)
-    second_key = _absorb(0x85A308D3, seed, position)
+    first_key = _absorb(0x243F6A88, seed, choice, position)
+    second_key = _absorb(0x85A308D3, seed, choice, position)
     lane_best = tl.full([BLOCK], float("-inf"), tl.float32)
     lane_id = tl.arange(0, BLOCK) * 0
     lane_score = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -196,7 +198,7 @@ def _sampled_kernel(
 
 
 def sample(logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
-    """The sampled tier of ``Kernels.sample``; launches only, so it can be captured."""
+    """The sampled tier of ``Kernels.sample`` for logits or scores; launches only, so it can be captured."""
     rows, vocab_size = logits_BV.shape
     ids_B = torch.empty(rows, dtype=torch.int64, device=logits_BV.device)
     logprobs_B = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)
@@ -207,6 +209,7 @@ def sample(logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
         inputs.top_p_B,
         inputs.do_sample_B,
         inputs.seed_B,
+        inputs.choice_B,
         inputs.positions_B,
         ids_B,
         logprobs_B,

@@ -16,6 +16,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         prefill_rows: queries times heads of a prefill program.
         prefill_tile_bytes: bytes of keys that a prefill program loads at a time.
         prefill_warps, prefill_stages: of the prefill attention.
+        prefill_light_stages: the same where a program has many queries of few heads, or small heads.
         gemv: a linear of one row runs as a matrix-vector product of our own; otherwise the vendor's library has it.
         gemv_tile, gemv_warps: weights of a program's tile, along the inputs first, and its warps.
         dependent_launch: kernels may start while the one before drains (programmatic dependent launch, sm_90 on).
@@ -30,6 +31,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tile_bytes: int = 8192
     prefill_warps: int = 4
     prefill_stages: int = 2
+    prefill_light_stages: int = 2
     prefill_descriptors: bool = False
     gemv: bool = False
     gemv_tile: int = 2048

@@ -11,6 +11,7 @@ import msgspec
 from tgi_core.contract.capabilities import Capabilities
 
 if TYPE_CHECKING:
+    from tgi_core.contract.attention import AttentionChoice, AttentionOption, AttentionUse
     from tgi_core.contract.device import Device
     from tgi_core.contract.kernels import Kernels
     from tgi_core.contract.shard import ModelShard, ShardSpec
@@ -86,9 +87,20 @@ class Backend(ABC):
 
         return ReferenceKernels()
 
+    def attention_options(self, use: AttentionUse) -> tuple[AttentionOption, ...]:
+        """Every implementation of ``Capabilities.attention`` for this use, in the order in which "auto" tries them.
+
+        Asked only of a backend that declares more than one. Imports no library but torch.
+        """
+        raise NotImplementedError("a backend that declares several implementations of attention tells them apart")
+
+    def kernels_for(self, device: Device, attention: AttentionChoice | None) -> Kernels:  # noqa: ARG002 - there is one
+        """``kernels`` with the chosen implementation of attention; None for the backend's own."""
+        return self.kernels(device)
+
     def create_shard(self, spec: ShardSpec) -> ModelShard:
         """Build the model's shard; core's eager shard unless the vendor's library owns the whole model."""
         from tgi_core.shards import EagerShard
 
         device = self.open_device(0)
-        return EagerShard(spec, self.capabilities(), device, self.kernels(device))
+        return EagerShard(spec, self.capabilities(), device, self.kernels_for(device, spec.attention))

@@ -40,6 +40,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         run_ahead: steps that may be launched before the oldest one is collected, 0 or 1.
         asynchronous: kernels return before they have run (a stream); otherwise the shard gives them a thread.
         max_world_size: devices one model may be split over.
+        attention: names of the implementations of attention, what ``--attention`` takes; the backend's own first.
         batch_invariant_dtypes: types in which a row's logits do not depend, bit for bit, on the rest of the batch.
     """
 
@@ -56,4 +57,5 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     run_ahead: int = 1
     asynchronous: bool = False
     max_world_size: int = 1
+    attention: tuple[str, ...] = ("native",)
     batch_invariant_dtypes: tuple[str, ...] = ()

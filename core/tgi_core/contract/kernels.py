@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tgi_core.contract.state import DeviceState
+    from tgi_core.sampling.rules import LogitsRule
+    from tgi_core.sampling.rules.rows import RuleRows
 
 PackedWeight = Any
 """What ``pack_linear`` returns and ``linear`` takes; only the kernels know its form."""
@@ -95,31 +97,82 @@ class DecodeInputs(NamedTuple):
 
 
 class SampleInputs(NamedTuple):
-    """Per row that samples: its parameters and its tokens so far. With the greedy tier only ``slots`` is per row.
+    """Per row that samples: its parameters. With the greedy tier only ``slots`` is per row.
+
+    What follows ``tier`` is for the full tier alone.
 
     Attributes:
-        slots_B: int64, rows of ``tokens_SL``.
-        lengths_B: int32, tokens known before this one; the new token gets position ``lengths``.
+        slots_B: int64, rows of the device tables.
         positions_B: int32, index of the new token among the row's output, from 0: the counter of the noise.
-        temperature_B, top_p_B, repetition_penalty_B: float32.
-        top_k_B: int32. do_sample_B: bool. seed_B: int64.
-        tokens_SL: the device's token table.
+        temperature_B, top_p_B: float32.
+        top_k_B: int32. do_sample_B: bool. seed_B: int64. choice_B: int32.
         tier: the work the step needs.
-        max_length: upper bound of ``lengths_B``, known on the host.
+        rules: what changes scores before the temperature, in the order it runs; only rules that some row needs.
+        cuts: what cuts the distribution after top-p, likewise.
+        rule_rows: what rules and cuts read.
+        whole_rows_R: int64, indexes of the rows whose whole distribution is needed, because they are cut after top-p
+            or report more than the chosen token's log-probability after the rules. None when there is no such row.
+        cuts_top: whether top-k or top-p cuts anything off, in any row.
+        top_n: the most alternatives that a row asks for.
+        raw_logprobs_B: bool, rows that report the model's own log-probabilities.
+        raw_logits_BV: the logits before token masks, where such rows are in the step; else None.
     """
 
     slots_B: Tensor
-    lengths_B: Tensor
     positions_B: Tensor
     temperature_B: Tensor
     top_p_B: Tensor
     top_k_B: Tensor
-    repetition_penalty_B: Tensor
     do_sample_B: Tensor
     seed_B: Tensor
-    tokens_SL: Tensor
+    choice_B: Tensor
     tier: Tier
-    max_length: int
+    rules: tuple[LogitsRule, ...] = ()
+    cuts: tuple[LogitsRule, ...] = ()
+    rule_rows: RuleRows | None = None
+    whole_rows_R: Tensor | None = None
+    cuts_top: bool = True
+    top_n: int = 0
+    raw_logprobs_B: Tensor | None = None
+    raw_logits_BV: Tensor | None = None
+
+    def take(self, rows_R: Tensor) -> SampleInputs:
+        """The inputs of some rows, int64, without ``whole_rows``."""
+
+        def pick(column_B: Tensor) -> Tensor:
+            return column_B.index_select(0, rows_R)
+
+        return self._replace(
+            slots_B=pick(self.slots_B),
+            positions_B=pick(self.positions_B),
+            temperature_B=pick(self.temperature_B),
+            top_p_B=pick(self.top_p_B),
+            top_k_B=pick(self.top_k_B),
+            do_sample_B=pick(self.do_sample_B),
+            seed_B=pick(self.seed_B),
+            choice_B=pick(self.choice_B),
+            rule_rows=None if self.rule_rows is None else self.rule_rows.take(rows_R),
+            whole_rows_R=None,
+            raw_logprobs_B=None if self.raw_logprobs_B is None else pick(self.raw_logprobs_B),
+            raw_logits_BV=None if self.raw_logits_BV is None else pick(self.raw_logits_BV),
+        )
+
+
+class Sampled(NamedTuple):
+    """What was chosen.
+
+    Attributes:
+        ids_B: int64, the new tokens.
+        logprobs_B: float32, their log-probabilities.
+        top_ids_RN, top_logprobs_RN: int64 and float32, for each of ``SampleInputs.whole_rows_R`` its most likely
+            tokens, best first, of equal ones the smaller id; N is twice ``top_n``, at most V. None if none were asked
+            for.
+    """
+
+    ids_B: Tensor
+    logprobs_B: Tensor
+    top_ids_RN: Tensor | None = None
+    top_logprobs_RN: Tensor | None = None
 
 
 class Kernels(ABC):
@@ -237,12 +290,13 @@ class Kernels(ABC):
         """
 
     @abstractmethod
-    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
-        """Apply the sampling rules and choose: returns token ids (int64 [B]) and their log-probabilities (float32).
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
+        """Apply the sampling rules and choose; token masks are in the logits already.
 
-        Order: repetition penalty, temperature, top-k, top-p, choice. Rows with ``do_sample`` false take the first of
-        the largest scores and skip temperature, top-k and top-p. Sampling rows take the largest of score plus Gumbel
-        noise from ``tgi_core.reference.noise``. The log-probability is that of the scores after the rules.
+        Order: ``inputs.rules``, temperature, top-k, top-p, ``inputs.cuts``, choice. Rows with ``do_sample`` false take
+        the first of the largest scores after the rules and skip the rest. Sampling rows take the largest of score plus
+        Gumbel noise from ``tgi_core.reference.noise``. Log-probabilities are those of the scores after all of it, or
+        of ``raw_logits`` for rows with ``raw_logprobs``. A row's result does not depend on which other rows need more.
         """
 
     @abstractmethod

@@ -62,6 +62,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         num_decodes: how many leading rows are decodes.
         tier: the sampling work the step needs.
         late: the rows' sampling waits for LateInputs.
+        prompt_logprobs: rows of prefill chunks whose prompt tokens' log-probabilities are wanted.
     """
 
     step: int
@@ -77,6 +78,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     copied_blocks: list[CopiedBlock] = []
     late: bool = False
     version: int = PLAN_VERSION
+    prompt_logprobs: list[int] = []
 
 
 class LateInputs(msgspec.Struct, frozen=True, array_like=True):
@@ -84,11 +86,31 @@ class LateInputs(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         mask_rows: indexes, among the rows that sample, that a token mask constrains.
-        masks: for each of them ceil(V / 32) little-endian 32-bit words; bit t of the row set means token t is allowed.
+        masks: for each of them ceil(V / 32) little-endian 32-bit words, one after the other; bit t of a row set means
+            that token t is allowed.
+        skipped_rows: indexes, among the rows that sample, whose mask is not ready: they sit this sampling out, their
+            tables stay as they are and the result does not name them.
     """
 
     mask_rows: list[int]
-    masks: list[bytes]
+    masks: bytes
+    skipped_rows: list[int] = []
+
+
+class TopTokens(msgspec.Struct, frozen=True, array_like=True):
+    """The most likely tokens beside a chosen one, best first, and their log-probabilities (-inf where cut off)."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities of prompt tokens of one slot: of those at positions ``start``, ``start + 1``, ..."""
+
+    slot: int
+    epoch: int
+    start: int
+    logprobs: list[float]
 
 
 class StepResult(msgspec.Struct, frozen=True, array_like=True):
@@ -98,7 +120,11 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
         step: number of the step.
         slots, epochs: whose token it is.
         token_ids: the new tokens.
-        logprobs: natural log-probability of each after all sampling rules; may be -inf or nan, never hidden.
+        logprobs: natural log-probability of each, after all sampling rules or, with ``raw_logprobs``, before them; may
+            be -inf or nan, never hidden.
+        tops: empty when no row asked for alternatives; else one entry for each row that sampled, None for those that
+            did not ask.
+        prompt_logprobs: of the plan's rows that asked; the first token of a prompt has none. Never warped.
     """
 
     step: int
@@ -106,3 +132,5 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     epochs: list[int]
     token_ids: list[int]
     logprobs: list[float]
+    tops: list[TopTokens | None] = []
+    prompt_logprobs: list[PromptLogprobs] = []

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from tgi_core.contract.attention import AttentionChoice
 from tgi_core.contract.plan import LateInputs, StepPlan, StepResult
 
 LoadProgress = Callable[[int, int], None]
@@ -23,12 +24,16 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
         dtype: name of the weight and activation type, one of the capabilities'.
         load_format: "auto" reads the checkpoint; "dummy" fills random weights on the device, for benchmarks.
         cpu_threads: threads for compute on the host; None leaves the choice to the backend.
+        eos_token_ids: tokens that end a sequence; ``min_tokens`` forbids them.
+        attention: the implementation of attention; None for the backend's own.
     """
 
     model_dir: Path
     dtype: str
     load_format: str = "auto"
     cpu_threads: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    attention: AttentionChoice | None = None
 
 
 class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,9 +114,11 @@ class ModelShard(ABC):
 
     Attributes:
         notes: what a user should know, said at start; such as an operation that runs on the slower reference.
+        extra_parameters: names that ``SamplingParams.extra`` may hold: parameters of plugins' logits rules.
     """
 
     notes: Sequence[str] = ()
+    extra_parameters: Sequence[str] = ()
 
     @abstractmethod
     def load(self, progress: LoadProgress) -> None:
@@ -135,7 +142,18 @@ class ModelShard(ABC):
 
     @abstractmethod
     def collect(self, ticket: Ticket) -> StepResult:
-        """Wait for the step and return its tokens."""
+        """Wait for the step and return its tokens.
+
+        Raises:
+            DeviceMemoryError: the step found no memory on the device.
+        """
+
+    def use_idle_time(self) -> bool:
+        """Do a little of what makes later steps faster, such as recording a graph; whether more is left to do.
+
+        Called only while no step is in flight; what it does must take less time than a client would notice.
+        """
+        return False
 
     @abstractmethod
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """All mutable device state of a shard, in one tuple of tensors.
 
-Shape letters, used all over the kernels: S slots, T tokens of a step, B rows of a step, V vocabulary, H query heads,
-K key/value heads, D head size, N blocks of a group, P tokens a block holds, M blocks a slot may have.
+Shape letters, used all over the kernels: S slots, T tokens of a step, B rows of a step, R some of them, V vocabulary,
+H query heads, K key/value heads, D head size, N blocks of a group, P tokens a block holds, M blocks a slot may have. In
+the tables of sampling P counts parameters of rules and X entries of a logit bias.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ class DeviceState(NamedTuple):
         tokens_SL: int32, every token of a slot, prompt and output; column p holds the token of position p.
         lengths_S: int32, how many tokens of the slot are known (prompt and output so far).
         prompt_lens_S: int32, how many of them belong to the prompt.
-        temperature_S, top_p_S, repetition_penalty_S: float32.
+        temperature_S, top_p_S: float32.
         top_k_S: int32, 0 keeps all.
-        do_sample_S: bool.
+        do_sample_S, raw_logprobs_S: bool.
         seed_S: int64, the bits of the unsigned seed.
+        choice_S: int32, index of the choice among several of one request.
+        rule_values_SP: float32, the parameters of the logits rules, one column each.
+        bias_ids_SX, bias_values_SX: int32 and float32, the logit bias as a sparse table; unused entries hold token 0
+            and -0.0.
         block_tables: one int32 [S, M] a KV group.
         kv: one cache a layer, [N, P, 2, K, D]; index 0 of the third axis holds keys, 1 values.
     """
@@ -36,8 +41,12 @@ class DeviceState(NamedTuple):
     temperature_S: Tensor
     top_p_S: Tensor
     top_k_S: Tensor
-    repetition_penalty_S: Tensor
     do_sample_S: Tensor
+    raw_logprobs_S: Tensor
     seed_S: Tensor
+    choice_S: Tensor
+    rule_values_SP: Tensor
+    bias_ids_SX: Tensor
+    bias_values_SX: Tensor
     block_tables: tuple[Tensor, ...]
     kv: tuple[Tensor, ...]

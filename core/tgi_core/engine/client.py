@@ -27,6 +27,7 @@ from tgi_core.engine.frames import (
     unpack_request_ids,
 )
 from tgi_core.errors import EngineUnavailableError, GenerationError, RequestError
+from tgi_core.sampling.grammar import Grammar
 from tgi_core.sampling.params import SamplingParams
 
 
@@ -35,6 +36,12 @@ class TokenSink(Protocol):
 
     def on_admitted(self, queue_seconds: float, cached_tokens: int) -> None:
         """The request has left the queue."""
+
+    def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:
+        """Log-probabilities of the prompt's tokens from the second on; once, before the first token, if asked for."""
+
+    def on_top_tokens(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """The most likely tokens at the position of the next token, best first; before each ``on_token``, if asked."""
 
     def on_token(self, token_id: int, logprob: float, finish: Finish) -> None:
         """One more token; nothing follows once ``finish`` is set."""
@@ -120,6 +127,8 @@ class EngineClient:
         sink: TokenSink,
         *,
         ignore_eos: bool = False,
+        grammar: Grammar | None = None,
+        prompt_logprobs: bool = False,
     ) -> int:
         """Send a request; its tokens go to ``sink``. Returns its id.
 
@@ -131,7 +140,7 @@ class EngineClient:
         self._next_id += 1
         request_id = self._next_id
         self._sinks[request_id] = sink
-        self._send(Submit(request_id, pack_ids(prompt), max_new_tokens, sampling, ignore_eos))
+        self._send(Submit(request_id, pack_ids(prompt), max_new_tokens, sampling, ignore_eos, grammar, prompt_logprobs))
         return request_id
 
     def finish(self, request_id: int, num_tokens: int) -> None:
@@ -168,6 +177,15 @@ class EngineClient:
             sink = sinks.get(request_id)
             if sink is not None:
                 sink.on_admitted(queue_seconds, cached_tokens)
+        for request_id, logprobs in frame.prompt_logprobs:
+            sink = sinks.get(request_id)
+            if sink is not None:
+                sink.on_prompt_logprobs(unpack_floats(logprobs))
+        for request_id, top_ids, top_logprobs in frame.tops:
+            # A frame holds one token of a request at most, so these are of the token that follows below.
+            sink = sinks.get(request_id)
+            if sink is not None:
+                sink.on_top_tokens(unpack_ids(top_ids), unpack_floats(top_logprobs))
         for request_id, token_id, logprob, finish in zip(
             unpack_request_ids(frame.request_ids),
             unpack_ids(frame.token_ids),

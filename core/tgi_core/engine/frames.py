@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tgi_core.sampling.grammar import Grammar
 from tgi_core.sampling.params import SamplingParams
 from tgi_core.scheduler.request import Finish
 
@@ -20,6 +21,8 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
         max_new_tokens: at least 1; the client has clamped it to the context.
         sampling: validated parameters.
         ignore_eos: EOS is a token like any other.
+        grammar: what the output must match; None for anything.
+        prompt_logprobs: report the log-probabilities of the prompt's tokens.
     """
 
     request_id: int
@@ -27,6 +30,8 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     max_new_tokens: int
     sampling: SamplingParams
     ignore_eos: bool = False
+    grammar: Grammar | None = None
+    prompt_logprobs: bool = False
 
 
 class FinishRequest(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
@@ -78,6 +83,10 @@ class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
         admitted: (request_id, seconds in the queue, prompt tokens found in the prefix cache) of requests that
             started in this step; a request is admitted once, whatever happens to it later.
         stats: gauges after the step.
+        tops: (request_id, int32 token ids, float32 log-probabilities) of the most likely tokens beside the row's, of
+            the rows that asked for them.
+        prompt_logprobs: (request_id, float32 log-probabilities of its prompt's tokens from the second on), once for
+            each request that asked, with its first token.
     """
 
     step: int
@@ -87,6 +96,8 @@ class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):
     finishes: bytes
     admitted: list[tuple[int, float, int]]
     stats: EngineStats
+    tops: list[tuple[int, bytes, bytes]] = []
+    prompt_logprobs: list[tuple[int, bytes]] = []
 
 
 class RequestFailed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

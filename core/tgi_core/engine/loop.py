@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tgi_core.contract import ModelShard, StepPlan, Ticket
+from tgi_core.engine.constrained import ConstrainedRequests, Failure
 from tgi_core.engine.frames import (
     Cancel,
     Command,
@@ -27,9 +28,19 @@ from tgi_core.engine.frames import (
 )
 from tgi_core.scheduler import Outputs, Request, Scheduler
 
+if TYPE_CHECKING:
+    from tgi_core.sampling.grammar import Constraints
+
 IDLE_POLL_MS = 200
 """How long an idle loop sleeps before it looks at its stop flag again."""
 
+PREPARING_POLL_MS = 2
+"""The same while a request waits for its matcher."""
+
+_MASK_SHARE = 0.75
+"""Share of a step's time that its rows may wait for masks: as long as the device still computes, waiting is free."""
+
+_LEAST_PATIENCE_S = 0.002
 
 _STUCK = "the API process did not read its results for too long"
 
@@ -58,7 +69,7 @@ class _InFlight:
 class _Columns:
     """The rows of a step that go to one API process."""
 
-    __slots__ = ("admitted", "finishes", "logprobs", "request_ids", "token_ids")
+    __slots__ = ("admitted", "finishes", "logprobs", "prompt_logprobs", "request_ids", "token_ids", "tops")
 
     def __init__(self) -> None:
         self.request_ids: list[int] = []
@@ -66,6 +77,8 @@ class _Columns:
         self.logprobs: list[float] = []
         self.finishes = bytearray()
         self.admitted: list[tuple[int, float, int]] = []
+        self.tops: list[tuple[int, bytes, bytes]] = []
+        self.prompt_logprobs: list[tuple[int, bytes]] = []
 
     def to_frame(self, step: int, stats: EngineStats) -> StepFrame:
         return StepFrame(
@@ -76,6 +89,8 @@ class _Columns:
             bytes(self.finishes),
             self.admitted,
             stats,
+            self.tops,
+            self.prompt_logprobs,
         )
 
 
@@ -89,7 +104,14 @@ class EngineLoop:
     """
 
     def __init__(
-        self, shard: ModelShard, scheduler: Scheduler, channel: Channel, *, run_ahead: int, max_total_tokens: int
+        self,
+        shard: ModelShard,
+        scheduler: Scheduler,
+        channel: Channel,
+        *,
+        run_ahead: int,
+        max_total_tokens: int,
+        constraints: Constraints | None = None,
     ) -> None:
         self.busy_since: float | None = None
         self.longest_step_s = 0.0
@@ -99,12 +121,16 @@ class EngineLoop:
         self._channel = channel
         self._run_ahead = run_ahead
         self._max_total_tokens = max_total_tokens
+        self._constrained = ConstrainedRequests(constraints)
         self._in_flight: deque[_InFlight] = deque()
-        self._unsent: list[tuple[bytes, StepFrame]] = []
+        self._step_seconds = 0.0
+        """What the device took for the step collected last."""
+        self._unsent: list[tuple[bytes, EngineMessage]] = []
         self._workers: set[bytes] = set()
         self._given_up: dict[bytes, list[int]] = {}
         self._stats = EngineStats()
         self._stats_are_stale = False
+        self._shard_wants_idle_time = True
         self._stopping = False
 
     @property
@@ -124,8 +150,15 @@ class EngineLoop:
     def iterate(self, idle_timeout_ms: int = 0) -> None:
         """One iteration; sleeps up to ``idle_timeout_ms`` when there is nothing at all to do."""
         idle = not self.has_work and not self._scheduler.has_requests
+        if idle and self._shard_wants_idle_time:
+            self._shard_wants_idle_time = self._shard.use_idle_time()
+            idle_timeout_ms = 0
+        if self._constrained.is_preparing:
+            idle_timeout_ms = min(idle_timeout_ms, PREPARING_POLL_MS)
         for worker, command in self._channel.receive(idle_timeout_ms if idle else 0):
             self._handle(worker, command)
+        if self._constrained.is_preparing:
+            self._add_prepared()
         plan = self._scheduler.plan()
         if plan is not None:
             self._launch(plan)
@@ -133,6 +166,8 @@ class EngineLoop:
         self._send_frames()
         if self._given_up:
             self._tell_given_up()
+        if plan is not None and plan.late:
+            self._sample_late()
         if len(self._in_flight) > self._run_ahead or (plan is None and self._in_flight):
             self._collect()
         elif plan is None and self._stats_are_stale:
@@ -148,6 +183,7 @@ class EngineLoop:
                 self._scheduler.finish(worker, command.request_id, command.num_tokens)
             case Cancel():
                 self._stats_are_stale = True
+                self._constrained.forget(worker, command.request_id)
                 self._scheduler.cancel(worker, command.request_id)
 
     def _submit(self, worker: bytes, command: Submit) -> None:
@@ -158,17 +194,34 @@ class EngineLoop:
             message = f"a prompt of {len(prompt)} tokens does not fit a context of {self._max_total_tokens}"
             self._channel.send(worker, RequestFailed(command.request_id, message))
             return
-        self._scheduler.add(
-            Request(
-                worker,
-                command.request_id,
-                prompt,
-                min(command.max_new_tokens, room),
-                command.sampling,
-                ignore_eos=command.ignore_eos,
-                submitted_at=time.monotonic(),
-            )
+        request = Request(
+            worker,
+            command.request_id,
+            prompt,
+            min(command.max_new_tokens, room),
+            command.sampling,
+            ignore_eos=command.ignore_eos,
+            prompt_logprobs=command.prompt_logprobs,
+            submitted_at=time.monotonic(),
         )
+        if command.grammar is None:
+            self._scheduler.add(request)
+            return
+        refusal = self._constrained.prepare(request, command.grammar)
+        if refusal:
+            self._channel.send(worker, RequestFailed(command.request_id, refusal))
+
+    def _add_prepared(self) -> None:
+        ready, failed = self._constrained.take_prepared()
+        for request in ready:
+            self._scheduler.add(request)
+        self._fail(failed)
+
+    def _fail(self, failures: list[Failure]) -> None:
+        """End requests that cannot go on; each of them alone."""
+        for request, reason in failures:
+            self._scheduler.cancel(request.worker, request.request_id)
+            self._unsent.append((request.worker, RequestFailed(request.request_id, reason)))
 
     def _launch(self, plan: StepPlan) -> None:
         launched_at = time.monotonic()
@@ -179,18 +232,39 @@ class EngineLoop:
             self._shard.sample(ticket, None)
         self._in_flight.append(_InFlight(plan, ticket, launched_at))
 
+    def _sample_late(self) -> None:
+        """Sample the step launched last, whose masks follow from the tokens of the step before.
+
+        While these are awaited and the masks are made the device computes the step's forward.
+        """
+        step = self._in_flight[-1]
+        while self._in_flight[0] is not step:
+            self._collect()
+        rows = self._scheduler.constrained_rows()
+        if not rows:
+            self._shard.sample(step.ticket, None)
+            return
+        patience_s = max(_LEAST_PATIENCE_S, _MASK_SHARE * self._step_seconds)
+        late, skipped, failed = self._constrained.make_masks(rows, sum(step.plan.samples), patience_s)
+        self._scheduler.sit_out(skipped)
+        self._shard.sample(step.ticket, late)
+        self._fail(failed)
+
     def _collect(self) -> None:
         step = self._in_flight.popleft()
         result = self._shard.collect(step.ticket)
         now = time.monotonic()
         if self.busy_since is not None:
-            self.longest_step_s = max(self.longest_step_s, now - self.busy_since)
+            self._step_seconds = now - self.busy_since
+            self.longest_step_s = max(self.longest_step_s, self._step_seconds)
         # The device turns to the next step only now, so its time starts here.
         self.busy_since = now if self._in_flight else None
         self.num_steps += 1
         outputs = self._scheduler.apply(result)
+        failed = self._constrained.advance(outputs)
         self._stats = self._measure(now - step.launched_at, step.plan)
         self._unsent.extend(self._make_frames(step.plan.step, outputs))
+        self._fail(failed)
 
     def _measure(self, step_seconds: float, plan: StepPlan | None) -> EngineStats:
         scheduler = self._scheduler
@@ -215,7 +289,7 @@ class EngineLoop:
         empty = _Columns()
         self._unsent.extend((worker, empty.to_frame(0, self._stats)) for worker in self._workers)
 
-    def _make_frames(self, step: int, outputs: Outputs) -> list[tuple[bytes, StepFrame]]:
+    def _make_frames(self, step: int, outputs: Outputs) -> list[tuple[bytes, EngineMessage]]:
         """One frame for each API process that has rows in this step."""
         columns_of: dict[bytes, _Columns] = {}
         for request in self._scheduler.take_admitted():
@@ -230,15 +304,24 @@ class EngineLoop:
             columns.token_ids.append(token_id)
             columns.logprobs.append(logprob)
             columns.finishes.append(finish)
+        for request, top in zip(outputs.requests, outputs.tops, strict=False):
+            if top is not None:
+                entry = (request.request_id, pack_ids(top.token_ids), pack_floats(top.logprobs))
+                columns_of[request.worker].tops.append(entry)
+        for request in outputs.prompts:
+            assert request.prompt_logprobs is not None
+            entry_of_prompt = (request.request_id, pack_floats(request.prompt_logprobs))
+            columns_of[request.worker].prompt_logprobs.append(entry_of_prompt)
         return [(worker, columns.to_frame(step, self._stats)) for worker, columns in columns_of.items()]
 
     def _send_frames(self) -> None:
         if not self._unsent:
             return
-        for worker, frame in self._unsent:
-            if worker in self._given_up or not self._channel.send(worker, frame):
+        for worker, message in self._unsent:
+            if worker in self._given_up or not self._channel.send(worker, message):
                 # Gone, or so far behind that its frames fill the queue: its requests would only burn the device.
                 self._given_up.setdefault(worker, []).extend(self._scheduler.cancel_worker(worker))
+                self._constrained.forget(worker)
         self._unsent = []
 
     def _tell_given_up(self) -> None:

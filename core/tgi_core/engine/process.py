@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import logging
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -14,17 +16,22 @@ from pathlib import Path
 
 from tgi_core.config import EngineConfig, EngineInfo, ServerConfig
 from tgi_core.contract import Backend, Capabilities, KVBudget, ShardLimits, ShardSpec
+from tgi_core.engine.attention import choose_attention
 from tgi_core.engine.channel import EngineChannel
 from tgi_core.engine.control import Heartbeat, Loading, Ready, Refused, Shutdown, receive_control, send_control
 from tgi_core.engine.loop import EngineLoop
-from tgi_core.errors import ExitCode, StartupError
+from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
 from tgi_core.logs import configure_logging
 from tgi_core.model_folder import ModelFolder
 from tgi_core.plugins import Plugins
+from tgi_core.sampling.grammar import Constraints, Vocabulary
 from tgi_core.scheduler import Scheduler, SchedulerConfig
+
+_LOG = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S = 0.5
 HUNG_STEP_EXIT_CODE = 70
+OUT_OF_MEMORY_EXIT_CODE = 71
 _MIN_STEP_DEADLINE_S = 10.0
 _STEP_DEADLINE_FACTOR = 20.0
 _PAUSED_AFTER_S = 4 * HEARTBEAT_INTERVAL_S
@@ -34,7 +41,7 @@ def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
     """Entry of the engine process; returns when the supervisor asks or is gone.
 
     A refusal is reported over ``control`` before the process ends; any later exception is a fault of the replica and
-    ends the process with a traceback in its log.
+    ends the process, with an exit code of its own where the supervisor has words for it and else with a traceback.
     """
     # Both may reach the whole process group; stopping is the supervisor's decision, and running requests come first.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -46,7 +53,15 @@ def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
     except StartupError as refusal:
         send_control(control, Refused(refusal.cause, refusal.fix, refusal.exit_code))
         return
-    engine.serve()
+    try:
+        engine.serve()
+    except DeviceMemoryError as error:
+        _LOG.critical(
+            "A step found no memory on the device: %s. Another program may have taken it; if not, leave more of it "
+            "free with a smaller --cuda-memory-fraction or --max-batch-prefill-tokens.",
+            error,
+        )
+        sys.exit(OUT_OF_MEMORY_EXIT_CODE)
 
 
 class _Engine:
@@ -59,13 +74,18 @@ class _Engine:
         capabilities = backend.capabilities()
         folder = ModelFolder(config.model.model_dir, tokenizer_config_path=config.model.tokenizer_config_path)
         dtype = choose_dtype(config.engine.dtype, folder.dtype_name, backend, capabilities)
+        block_size = config.engine.block_size or capabilities.block_sizes[0]
+        attention = choose_attention(backend, config.engine.attention, config.model.model_dir, dtype, block_size)
         started = time.monotonic()
+        self._constraints = _open_constraints(config.engine.grammar_engine, folder)
         self._shard = backend.create_shard(
             ShardSpec(
                 model_dir=config.model.model_dir,
                 dtype=dtype,
                 load_format=config.engine.load_format,
                 cpu_threads=config.engine.cpu_threads,
+                eos_token_ids=tuple(sorted(folder.eos_token_ids)),
+                attention=attention,
             )
         )
         self._shard.load(self._report_loading)
@@ -74,7 +94,7 @@ class _Engine:
         limits = ShardLimits(
             max_slots=config.engine.max_slots,
             max_step_tokens=config.engine.max_step_tokens,
-            block_size=config.engine.block_size or capabilities.block_sizes[0],
+            block_size=block_size,
             max_total_tokens=choose_max_total_tokens(
                 config.engine, folder.max_position_embeddings, chunked_prefill=chunked_prefill
             ),
@@ -97,10 +117,18 @@ class _Engine:
         run_ahead = capabilities.run_ahead if config.engine.run_ahead is None else config.engine.run_ahead
         self._channel = EngineChannel(address)
         self._loop = EngineLoop(
-            self._shard, scheduler, self._channel, run_ahead=run_ahead, max_total_tokens=budget.max_total_tokens
+            self._shard,
+            scheduler,
+            self._channel,
+            run_ahead=run_ahead,
+            max_total_tokens=budget.max_total_tokens,
+            constraints=self._constraints,
         )
         self._loop.longest_step_s = warm - loaded
         max_input_tokens = choose_max_input_tokens(config.engine, budget)
+        notes = list(self._shard.notes)
+        if self._constraints is not None and (obstacle := self._constraints.wait_open()):
+            notes.append(f"requests that constrain their output are refused: {obstacle}")
         self._info = EngineInfo(
             max_input_tokens=max_input_tokens,
             max_total_tokens=budget.max_total_tokens,
@@ -114,7 +142,8 @@ class _Engine:
             load_seconds=loaded - started,
             warm_up_seconds=warm - loaded,
             memory=[(line.name, line.size_bytes) for line in budget.memory],
-            notes=list(self._shard.notes),
+            notes=notes,
+            extra_parameters=list(self._shard.extra_parameters),
         )
 
     def serve(self) -> None:
@@ -126,6 +155,8 @@ class _Engine:
         send_control(self._control, Ready(self._info))
         self._loop.run()
         self._channel.close()
+        if self._constraints is not None:
+            self._constraints.close()
         self._shard.close()
 
     def _report_loading(self, done_bytes: int, total_bytes: int) -> None:
@@ -154,6 +185,14 @@ class _Engine:
             # The supervisor is gone: nobody is served any more, and nobody else removes the sockets' folder.
             shutil.rmtree(self._folder, ignore_errors=True)
         self._loop.stop()
+
+
+def _open_constraints(engine: str | None, folder: ModelFolder) -> Constraints | None:
+    """Structured output, being opened on a thread; None where it is switched off or there is no text to constrain."""
+    if engine is None or not folder.has_tokenizer:
+        return None
+    vocabulary = Vocabulary(folder.tokenizer_file, folder.vocab_size, tuple(sorted(folder.eos_token_ids)))
+    return Constraints(Plugins.discover().choose_grammar_engine(engine), vocabulary)
 
 
 def choose_dtype(asked: str, checkpoint: str, backend: Backend, capabilities: Capabilities) -> str:

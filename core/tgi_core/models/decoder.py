@@ -88,6 +88,11 @@ class Decoder:
         layers = weights.layers
         self._norms_after_mlp = [*(layer.attention_norm_E for layer in layers[1:]), weights.final_norm_E]
 
+    @property
+    def hidden_E(self) -> Tensor:
+        """A row as ``hidden`` returns it, for its size and type."""
+        return self._weights.final_norm_E
+
     def hidden(
         self,
         ids_T: Tensor,

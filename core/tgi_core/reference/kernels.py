@@ -14,6 +14,7 @@ from tgi_core.contract.kernels import (
     Kernels,
     PackedWeight,
     PreparedAttention,
+    Sampled,
     SampleInputs,
 )
 from tgi_core.contract.state import DeviceState
@@ -99,10 +100,10 @@ class ReferenceKernels(Kernels):
     def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
         bits_32 = torch.arange(32, dtype=torch.int32, device=masks_RW.device)
         allowed_RV = ((masks_RW[..., None] >> bits_32) & 1).flatten(1)[:, : logits_BV.shape[-1]].bool()
-        masked_RV = logits_BV.index_select(0, rows_R).masked_fill(~allowed_RV, float("-inf"))
-        return logits_BV.index_copy(0, rows_R, masked_RV)
+        masked_RV = logits_BV.index_select(0, rows_R).masked_fill_(~allowed_RV, float("-inf"))
+        return logits_BV.index_copy_(0, rows_R, masked_RV)
 
-    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
         return sampling.sample(logits_BV, inputs)
 
     def copy_blocks(self, cache_NP2KD: Tensor, sources_R: Tensor, targets_R: Tensor) -> None:

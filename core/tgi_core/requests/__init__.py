@@ -2,7 +2,7 @@
 
 from tgi_core.requests.chat import ChatTemplate
 from tgi_core.requests.detokenize import IncrementalDetokenizer
-from tgi_core.requests.generation import FinishReason, Generation, GenerationOutput
+from tgi_core.requests.generation import Alternatives, FinishReason, Generation, GenerationOutput
 from tgi_core.requests.options import GenerationOptions, RequestLimits, fit_prompt
 from tgi_core.requests.parameters import GenerateParameters, OpenAIParameters
 from tgi_core.requests.stopping import StopHit, StopMatcher
@@ -10,6 +10,7 @@ from tgi_core.requests.tokenizer import TextTokenizer, TokenSpan
 from tgi_core.requests.validation import require_inputs, validate_generate, validate_openai
 
 __all__ = [
+    "Alternatives",
     "ChatTemplate",
     "FinishReason",
     "GenerateParameters",

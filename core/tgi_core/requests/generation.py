@@ -32,14 +32,30 @@ class FinishReason(Enum):
         self.openai = openai
 
 
+class Alternatives(NamedTuple):
+    """The most likely tokens at the position of a token, best first; a log-probability may be -inf."""
+
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+
+
 class GenerationOutput(Protocol):
     """What receives a request's tokens and its end; called on the event loop, must neither block nor raise.
 
     The texts of the tokens that are not special, joined, are the generated text.
     """
 
-    def on_token(self, token_id: int, text: str, logprob: float, special: bool) -> None:
-        """One more token. ``text``: what it completes, "" inside a character; a special token's literal text."""
+    def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:
+        """Log-probabilities of the prompt's tokens from the second on; once, before the first token, if asked for."""
+
+    def on_token(
+        self, token_id: int, text: str, logprob: float, special: bool, alternatives: Alternatives | None
+    ) -> None:
+        """One more token.
+
+        ``text``: what it completes, "" inside a character; a special token's literal text. ``alternatives``: if asked
+        for; the token is among them when it is likely enough.
+        """
 
     def on_finish(self, reason: FinishReason) -> None:
         """The request has ended; nothing follows."""
@@ -53,7 +69,7 @@ class Generation:
 
     With ``include_stop`` (TGI) every token goes out at once and the one that completes a stop string is cut behind
     it. Without (OpenAI) tokens whose text may be part of a stop are held back until that is decided, and the text is
-    cut in front of the stop: tokens inside it do not go out.
+    cut in front of the stop: tokens inside it do not go out. No stop counts before the output has ``min_tokens``.
 
     Attributes:
         num_tokens: tokens generated so far, with EOS, tokens held back and those inside a stop.
@@ -63,13 +79,14 @@ class Generation:
     """
 
     __slots__ = (
+        "_alternatives",
         "_client",
         "_detokenizer",
         "_emit",
         "_held",
-        "_include_stop",
         "_length",
         "_matcher",
+        "_options",
         "_output",
         "_push",
         "_request_id",
@@ -83,19 +100,18 @@ class Generation:
         "submitted_at",
     )
 
-    def __init__(
-        self, output: GenerationOutput, tokenizer: TextTokenizer, stops: Sequence[str], *, include_stop: bool
-    ) -> None:
+    def __init__(self, output: GenerationOutput, tokenizer: TextTokenizer, options: GenerationOptions) -> None:
         self._output = output
         self._emit = output.on_token
         self._tokenizer = tokenizer
         self._special_ids = tokenizer.special_ids
         self._push = IncrementalDetokenizer(tokenizer).push
-        self._matcher = StopMatcher(stops) if stops else None
-        self._include_stop = include_stop
+        self._options = options
+        self._matcher = StopMatcher(options.stop) if options.stop else None
         self._length = 0
         """Characters of text so far, those held back included."""
         self._held: deque[_HeldToken] = deque()
+        self._alternatives: Alternatives | None = None
         self._client: EngineClient | None = None
         self._request_id = 0
         self.num_tokens = 0
@@ -105,9 +121,7 @@ class Generation:
         self.queue_seconds = 0.0
         self.cached_tokens = 0
 
-    def submit(
-        self, client: EngineClient, prompt: Sequence[int], max_new_tokens: int, options: GenerationOptions
-    ) -> None:
+    def submit(self, client: EngineClient, prompt: Sequence[int], max_new_tokens: int) -> None:
         """Send the request to the engine.
 
         Raises:
@@ -115,7 +129,16 @@ class Generation:
         """
         self.submitted_at = time.monotonic()
         self._client = client
-        self._request_id = client.submit(prompt, max_new_tokens, options.sampling, self, ignore_eos=options.ignore_eos)
+        options = self._options
+        self._request_id = client.submit(
+            prompt,
+            max_new_tokens,
+            options.sampling,
+            self,
+            ignore_eos=options.ignore_eos,
+            grammar=options.grammar,
+            prompt_logprobs=options.prompt_logprobs,
+        )
 
     def cancel(self) -> None:
         """Give the request up; nothing more goes out. Harmless after its end."""
@@ -126,6 +149,14 @@ class Generation:
         """The request has left the queue."""
         self.queue_seconds = queue_seconds
         self.cached_tokens = cached_tokens
+
+    def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:
+        """The prompt has been computed."""
+        self._output.on_prompt_logprobs(logprobs)
+
+    def on_top_tokens(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """What the next token was chosen from."""
+        self._alternatives = Alternatives(token_ids, logprobs)
 
     def on_token(self, token_id: int, logprob: float, finish: Finish) -> None:
         """One more token from the engine."""
@@ -140,9 +171,10 @@ class Generation:
         special = token_id in self._special_ids or finish is Finish.EOS
         text = self._tokenizer.token_text(token_id) if special else self._push(token_id)
         if self._matcher is None:
-            self._emit(token_id, text, logprob, special)
+            self._emit(token_id, text, logprob, special, self._alternatives)
         elif self._match(self._matcher, token_id, text, logprob, special):
-            self._end(_stopped(finish, self._include_stop))
+            cut_short = finish is Finish.LENGTH and self._options.length_first
+            self._end(FinishReason.LENGTH if cut_short else FinishReason.STOP)
             if not finish and self._client is not None:
                 self._client.finish(self._request_id, self.num_tokens)
             return
@@ -161,14 +193,18 @@ class Generation:
         hit = None
         if text and not special:
             self._length += len(text)
-            hit = matcher.push(text)
-        if self._include_stop:
-            self._emit(token_id, text if hit is None else text[: hit.end - start], logprob, special)
+            if self.num_tokens < self._options.sampling.min_tokens:
+                matcher.skip(text)
+            else:
+                hit = matcher.push(text)
+        if self._options.include_stop:
+            visible = text if hit is None else text[: hit.end - start]
+            self._emit(token_id, visible, logprob, special, self._alternatives)
             return hit is not None
         if hit is None and matcher.held == 0 and not self._held:
-            self._emit(token_id, text, logprob, special)
+            self._emit(token_id, text, logprob, special, self._alternatives)
             return False
-        self._held.append(_HeldToken(token_id, text, logprob, special, start, self._length))
+        self._held.append(_HeldToken(token_id, text, logprob, special, self._alternatives, start, self._length))
         if hit is None:
             self._release(self._length - matcher.held)
             return False
@@ -180,7 +216,7 @@ class Generation:
         held = self._held
         while held and held[0].end <= length:
             token = held.popleft()
-            self._emit(token.token_id, token.text, token.logprob, token.special)
+            self._emit(token.token_id, token.text, token.logprob, token.special, token.alternatives)
 
     def _release_cut(self, hit: StopHit) -> None:
         """Emit the held tokens in front of the stop, the last one cut where it begins."""
@@ -188,7 +224,7 @@ class Generation:
             if token.start >= hit.start:
                 break
             text = token.text if token.end <= hit.start else token.text[: hit.start - token.start]
-            self._emit(token.token_id, text, token.logprob, token.special)
+            self._emit(token.token_id, text, token.logprob, token.special, token.alternatives)
         self._held.clear()
 
     def _end(self, reason: FinishReason) -> None:
@@ -203,10 +239,6 @@ class _HeldToken(NamedTuple):
     text: str
     logprob: float
     special: bool
+    alternatives: Alternatives | None
     start: int
     end: int
-
-
-def _stopped(finish: Finish, include_stop: bool) -> FinishReason:
-    # TGI looks at the length first, OpenAI's users at the stop.
-    return FinishReason.LENGTH if include_stop and finish is Finish.LENGTH else FinishReason.STOP

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from tgi_core.errors import ValidationError
+from tgi_core.sampling.grammar import Grammar
 from tgi_core.sampling.params import SamplingParams
 
 TGI_ADMISSION_TOKENS = 1024
@@ -14,13 +17,29 @@ TGI_ADMISSION_TOKENS = 1024
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one request, from the engine (tokens) and the configuration (counts)."""
+    """What the server allows a request, from the engine and the configuration.
+
+    Attributes:
+        max_input_tokens, max_total_tokens: of one prompt, and of it and its output.
+        vocab_size: width of the logits; token ids are below it.
+        max_best_of, max_stop_sequences, max_top_n_tokens: TGI's limits.
+        max_choices: generations that one request to OpenAI's routes may start.
+        watermark_gamma, watermark_delta: what a request that asks for a watermark gets.
+        allows_grammar: whether outputs may be constrained.
+        extra_parameters: names of the parameters of plugins' sampling rules.
+    """
 
     max_input_tokens: int
     max_total_tokens: int
+    vocab_size: int
     max_best_of: int = 2
     max_stop_sequences: int = 4
     max_top_n_tokens: int = 5
+    max_choices: int = 128
+    watermark_gamma: float = 0.5
+    watermark_delta: float = 2.0
+    allows_grammar: bool = True
+    extra_parameters: frozenset[str] = frozenset()
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,21 +51,51 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
         clamp_new_tokens: an explicit ``max_new_tokens`` above ``TGI_ADMISSION_TOKENS`` is cut to the rest of the
             context instead of refused.
         stop: distinct stop strings, none empty.
+        include_stop: the text ends behind the stop string, and nothing is held back; otherwise it ends in front of it.
+        length_first: a stop string that the last allowed token completes counts as the end by length, as in TGI.
         truncate: keep at most this many tokens of the prompt.
         ignore_eos: EOS is a token like any other.
+        grammar: what the output must match.
+        prompt_logprobs: report the log-probabilities of the prompt's tokens.
+        best_of: how many generations to start.
+        n: how many of them, the most likely ones, to return.
+        own_seeds: each generation draws a seed of its own, as in TGI; otherwise one seed and the index of the choice
+            decide.
     """
 
     sampling: SamplingParams
     max_new_tokens: int | None = None
     clamp_new_tokens: bool = False
     stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    length_first: bool = False
     truncate: int | None = None
     ignore_eos: bool = False
+    grammar: Grammar | None = None
+    prompt_logprobs: bool = False
+    best_of: int = 1
+    n: int = 1
+    own_seeds: bool = False
 
     @property
     def seed(self) -> int | None:
         """The seed that replays the request; None when it does not sample."""
         return self.sampling.seed if self.sampling.do_sample else None
+
+    def choices(self) -> list[GenerationOptions]:
+        """The options of each generation to start."""
+        if self.best_of == 1:
+            return [self]
+        samplings = [
+            replace(self.sampling, seed=random_seed()) if self.own_seeds else replace(self.sampling, choice=choice)
+            for choice in range(self.best_of)
+        ]
+        return [replace(self, sampling=sampling) for sampling in samplings]
+
+
+def random_seed() -> int:
+    """A seed for a request that brings none: 64 random bits."""
+    return secrets.randbits(64)
 
 
 def fit_prompt(

@@ -11,7 +11,7 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     """``parameters`` of TGI's generate routes.
 
     Values are unchecked; ``validate_generate`` gives their meaning. ``details`` and ``return_full_text`` only shape
-    the response and are read by the routes.
+    the response and are read by the routes. What follows ``adapter_id`` is not TGI's.
     """
 
     best_of: int | None = None
@@ -33,29 +33,32 @@ class GenerateParameters(msgspec.Struct, frozen=True, kw_only=True):
     top_n_tokens: int | None = None
     grammar: dict[str, Any] | None = None
     adapter_id: str | None = None
+    min_p: float | None = None
+    logit_bias: dict[str, float] | list[float] | None = None
+    logits_rules: dict[str, float] | None = None
+    min_new_tokens: int | None = None
+    min_tokens: int | None = None
+    """Another name of ``min_new_tokens``, which wins."""
     ignore_eos: bool | None = None
-    """Not TGI's: EOS does not end the generation."""
 
 
 class OpenAIParameters(msgspec.Struct, frozen=True, kw_only=True):
     """What chat and completion requests have in common; their structs extend this one.
 
-    Values are unchecked; ``validate_openai`` gives their meaning. ``top_k``, ``min_p``, ``repetition_penalty`` and
-    ``ignore_eos`` are extensions that other servers also take.
+    Values are unchecked; ``validate_openai`` gives their meaning. What follows ``tool_choice`` are extensions, most of
+    which other servers also take.
     """
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | list[float] | None = None
     seed: int | None = None
     stop: list[str] | str | None = None
+    stream: bool | None = None
     n: int | None = None
     best_of: int | None = None
     echo: bool | None = None
@@ -65,4 +68,16 @@ class OpenAIParameters(msgspec.Struct, frozen=True, kw_only=True):
     response_format: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    logits_rules: dict[str, float] | None = None
+    min_tokens: int | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None

@@ -31,7 +31,7 @@ class StopMatcher:
         """Characters at the end of the text that may be the beginning of a stop."""
 
     def push(self, text: str) -> StopHit | None:
-        """Append ``text``; the stop that it completes, if any. After a hit nothing may be pushed."""
+        """Append ``text``; the stop that it completes, if any. After a hit nothing may follow."""
         hit: StopHit | None = None
         held = 0
         for automaton in self._automata:
@@ -46,6 +46,13 @@ class StopMatcher:
         self._length += len(text)
         self.held = 0 if hit is not None else held
         return hit
+
+    def skip(self, text: str) -> None:
+        """Append ``text`` in which no stop counts; one that it begins may be completed later."""
+        for automaton in self._automata:
+            automaton.skip(text)
+        self._length += len(text)
+        self.held = max(automaton.state for automaton in self._automata)
 
 
 class _Automaton:
@@ -65,10 +72,16 @@ class _Automaton:
         # the matches keeps a stop of a million characters free until a text comes close to it.
         self._borders = [0]
 
-    def advance(self, text: str) -> int:
-        """Read ``text``; returns how much of it was read when the stop completed, 0 when it did not."""
+    def skip(self, text: str) -> None:
+        """Read ``text``; a stop that it completes leaves only its longest border, which may begin another."""
+        position = self.advance(text)
+        while position:
+            position = self.advance(text, position)
+
+    def advance(self, text: str, position: int = 0) -> int:
+        """Read ``text`` from ``position``; returns where the stop completed, 0 when it did not."""
         stop, state, borders = self.stop, self.state, self._borders
-        position, length = 0, len(text)
+        length = len(text)
         while position < length:
             if state == 0:
                 position = text.find(stop[0], position)
@@ -81,10 +94,11 @@ class _Automaton:
             if stop[state] != character:
                 continue
             state += 1
-            if state == len(stop):
-                return position
             if state > len(borders):
                 borders.append(self._border(state))
+            if state == len(stop):
+                self.state = borders[state - 1]
+                return position
         self.state = state
         return 0
 

@@ -97,8 +97,10 @@ class TextTokenizer:
 
     def token_text(self, token_id: int) -> str:
         """Text of one token by itself; a special token's literal text, "" for an id that is none."""
-        literal = self._literals.get(token_id)
-        return self.decode_continuation((token_id,)) if literal is None else literal
+        text = self._literals.get(token_id)
+        if text is None:
+            text = self.whole_texts.get(token_id)
+        return self.decode_continuation((token_id,)) if text is None else text
 
     def close(self) -> None:
         """Stop the threads; texts being encoded are given up."""

@@ -60,7 +60,8 @@ class KVCache:
         At least one token is left to compute, since its logits are needed.
         """
         request.block_ids = [[] for _ in self.pools]
-        if not self.prefix_cache:
+        # Log-probabilities of a prompt come from computing it.
+        if not self.prefix_cache or request.needs_prompt_logprobs:
             return 0
         self._know_keys(request)
         keys = request.block_keys
@@ -93,7 +94,7 @@ class KVCache:
 
     def waits_for_other(self, request: Request) -> bool:
         """Whether the next block this request would compute is being computed for an identical prefix right now."""
-        if not self.prefix_cache or not self._pending:
+        if not self.prefix_cache or not self._pending or request.needs_prompt_logprobs:
             return False
         self._know_keys(request)
         limit = (request.total - 1) // self.block_size

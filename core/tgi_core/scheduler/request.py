@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from tgi_core.sampling.params import SamplingParams
+from tgi_core.sampling.params import SamplingParams, Tier
+
+if TYPE_CHECKING:
+    from tgi_core.sampling.grammar import Matcher
 
 
 class Finish(IntEnum):
@@ -46,6 +50,10 @@ class Request:
         registered: leading blocks it has offered to the prefix cache.
         last_step: number of the last step launched that names its slot.
         cached_len: prompt tokens that were found in the prefix cache when it first left the queue.
+        tier: the sampling work it needs.
+        matcher: what its output must match, advanced with each known token; None for anything.
+        prompt_logprobs: log-probabilities of its prompt's tokens from the second on, as far as they are known; None
+            for a request that does not ask for them.
     """
 
     __slots__ = (
@@ -60,14 +68,17 @@ class Request:
         "ignore_eos",
         "in_flight",
         "last_step",
+        "matcher",
         "max_tokens",
         "prompt_len",
+        "prompt_logprobs",
         "registered",
         "request_id",
         "sampling",
         "slot",
         "state",
         "submitted_at",
+        "tier",
         "token_ids",
         "total",
         "was_admitted",
@@ -83,6 +94,7 @@ class Request:
         sampling: SamplingParams,
         *,
         ignore_eos: bool = False,
+        prompt_logprobs: bool = False,
         submitted_at: float = 0.0,
     ) -> None:
         self.worker = worker
@@ -91,7 +103,10 @@ class Request:
         self.prompt_len = len(prompt)
         self.max_tokens = len(prompt) + max_new_tokens
         self.sampling = sampling
+        self.tier: Tier = sampling.tier
         self.ignore_eos = ignore_eos
+        self.matcher: Matcher | None = None
+        self.prompt_logprobs: list[float] | None = [] if prompt_logprobs else None
         self.submitted_at = submitted_at
         self.state = RequestState.WAITING
         self.was_admitted = False
@@ -112,6 +127,11 @@ class Request:
         self.registered = 0
         self.last_step = 0
         self.block_ids: list[list[int]] = []
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """Whether log-probabilities of its prompt's tokens are still to be computed."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1
 
     @property
     def num_output_tokens(self) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import repeat
 
 import msgspec
 
-from tgi_core.contract import AppendedBlocks, KVBudget, NewSlot, StepPlan, StepResult
+from tgi_core.contract import AppendedBlocks, KVBudget, NewSlot, StepPlan, StepResult, TopTokens
 from tgi_core.sampling.params import Tier
 from tgi_core.scheduler.blocks import OutOfBlocksError
 from tgi_core.scheduler.kv import KVCache
@@ -36,28 +37,36 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outputs:
-    """What a collected step gave, as columns; one entry a token that is delivered."""
+    """What a collected step gave, as columns; one entry a token that is delivered.
 
-    __slots__ = ("finishes", "logprobs", "requests", "token_ids")
+    ``tops`` is empty in a step without alternatives, ``prompts`` names the requests whose prompt's log-probabilities
+    became complete with their first token here.
+    """
+
+    __slots__ = ("finishes", "logprobs", "prompts", "requests", "token_ids", "tops")
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.finishes: list[Finish] = []
+        self.tops: list[TopTokens | None] = []
+        self.prompts: list[Request] = []
 
 
 class _Launched:
     """A step whose result is awaited: the requests of its rows, in row order."""
 
-    __slots__ = ("epochs", "q_lens", "requests", "samples", "step")
+    __slots__ = ("epochs", "q_lens", "requests", "samples", "slots", "step")
 
     def __init__(self, step: int, requests: list[Request], plan: StepPlan) -> None:
         self.step = step
         self.requests = requests
+        self.slots = plan.slots
         self.epochs = plan.epochs
-        self.q_lens = plan.q_lens
-        self.samples = plan.samples
+        # Copies: a row that sits its sampling out has computed less than the plan says.
+        self.q_lens = list(plan.q_lens)
+        self.samples = list(plan.samples)
 
 
 class _PlanBuilder:
@@ -68,7 +77,9 @@ class _PlanBuilder:
         "budget",
         "epochs",
         "kv_lens",
+        "late",
         "new_slots",
+        "prompt_logprobs",
         "q_lens",
         "requests",
         "samples",
@@ -86,12 +97,16 @@ class _PlanBuilder:
         self.q_lens: list[int] = []
         self.kv_lens: list[int] = []
         self.samples: list[bool] = []
+        self.prompt_logprobs: list[int] = []
         self.tier = Tier.GREEDY
+        self.late = False
 
     def add_row(self, request: Request, q_len: int, step: int) -> None:
         """Let ``request`` compute its next ``q_len`` tokens, and sample when these are all it has."""
         kv_len = request.computed + q_len
         samples = kv_len == request.total
+        if request.needs_prompt_logprobs:
+            self.prompt_logprobs.append(len(self.slots))
         self.requests.append(request)
         self.slots.append(request.slot)
         self.epochs.append(request.epoch)
@@ -104,7 +119,9 @@ class _PlanBuilder:
         if samples:
             request.total += 1
             request.in_flight += 1
-            self.tier = max(self.tier, request.sampling.tier)
+            self.tier = max(self.tier, request.tier)
+            if request.matcher is not None:
+                self.late = True
 
 
 class Scheduler:
@@ -151,6 +168,30 @@ class Scheduler:
         if request is not None:
             del request.token_ids[request.prompt_len + num_tokens :]
             self._end(request)
+
+    def constrained_rows(self) -> list[tuple[int, Request]]:
+        """Of the step launched last, the rows that sample under a constraint, and whose they are.
+
+        The rows are counted among those that sample. Requests that have ended meanwhile are left out.
+        """
+        launched = self._launched[-1]
+        sampled = [request for request, samples in zip(launched.requests, launched.samples, strict=True) if samples]
+        return [
+            (row, request)
+            for row, request in enumerate(sampled)
+            if request.matcher is not None and request.state is not RequestState.FINISHED
+        ]
+
+    def sit_out(self, requests: Collection[Request]) -> None:
+        """These requests get no token from the step launched last; they compute their last one again."""
+        launched = self._launched[-1]
+        for row, request in enumerate(launched.requests):
+            if launched.samples[row] and request in requests:
+                launched.samples[row] = False
+                launched.q_lens[row] -= 1
+                request.total -= 1
+                request.in_flight -= 1
+                request.computed -= 1
 
     def take_admitted(self) -> list[Request]:
         """The requests that have left the queue for the first time since the last call."""
@@ -216,6 +257,8 @@ class Scheduler:
             tier=builder.tier,
             new_slots=builder.new_slots,
             appended_blocks=builder.appended,
+            late=builder.late,
+            prompt_logprobs=builder.prompt_logprobs,
         )
         self._launched.append(_Launched(step, builder.requests, plan))
         self._new_slots, self._appended = [], []
@@ -355,7 +398,10 @@ class Scheduler:
         launched = self._launched.popleft()
         assert launched.step == result.step, "steps are collected in the order of their launch"
         outputs = Outputs()
-        tokens = iter(zip(result.token_ids, result.logprobs, strict=True))
+        if result.prompt_logprobs:
+            self._take_prompt_logprobs(launched, result)
+        tops = result.tops or repeat(None, len(result.token_ids))
+        tokens = iter(zip(result.token_ids, result.logprobs, tops, strict=True))
         for request, epoch, q_len, samples in zip(
             launched.requests, launched.epochs, launched.q_lens, launched.samples, strict=True
         ):
@@ -364,11 +410,24 @@ class Scheduler:
                 request.collected += q_len
                 self.kv.register_collected(request)
             if samples:
-                token_id, logprob = next(tokens)
+                token_id, logprob, top = next(tokens)
                 if request.state is not RequestState.FINISHED:
                     self._append_token(request, token_id, logprob, outputs)
+                    if result.tops:
+                        outputs.tops.append(top)
         self._free_retired(result.step)
         return outputs
+
+    @staticmethod
+    def _take_prompt_logprobs(launched: _Launched, result: StepResult) -> None:
+        whose = dict(zip(zip(launched.slots, launched.epochs, strict=True), launched.requests, strict=True))
+        for part in result.prompt_logprobs:
+            request = whose[part.slot, part.epoch]
+            known = request.prompt_logprobs
+            assert known is not None, "only rows that ask are answered"
+            # A preempted prompt is computed from its beginning again. The first token has no log-probability.
+            known[part.start - 1 :] = part.logprobs
+            del known[request.prompt_len - 1 :]
 
     def _append_token(self, request: Request, token_id: int, logprob: float, outputs: Outputs) -> None:
         request.token_ids.append(token_id)
@@ -376,8 +435,11 @@ class Scheduler:
         finish = Finish.NOT
         if len(request.token_ids) >= request.max_tokens:
             finish = Finish.LENGTH
-        elif token_id in self.config.eos_token_ids and not request.ignore_eos:
+        elif token_id in self.config.eos_token_ids and (not request.ignore_eos or request.matcher is not None):
+            # Behind the end of what it must match a request has nothing to say.
             finish = Finish.EOS
+        if request.prompt_logprobs is not None and len(request.token_ids) == request.prompt_len + 1:
+            outputs.prompts.append(request)
         outputs.requests.append(request)
         outputs.token_ids.append(token_id)
         outputs.logprobs.append(logprob)

@@ -82,39 +82,31 @@ def make_batch(plan: StepPlan, state: DeviceState, windows: Sequence[int | None]
     )
 
 
-def sample_inputs(state: DeviceState, slots_B: Tensor, tier: Tier, max_length: int) -> SampleInputs:
-    """The sampling parameters of the rows that sample, as the tables hold them now.
+def sample_inputs(state: DeviceState, slots_B: Tensor, tier: Tier) -> SampleInputs:
+    """The sampling parameters of the rows that sample, as the tables hold them now; of the full tier only these.
 
-    ``max_length`` is an upper bound of the rows' lengths. The greedy tier reads no parameter: it gets the tables
-    themselves, which costs no gathering.
+    The greedy tier reads no parameter: it gets the tables themselves, which costs no gathering.
     """
     if tier is Tier.GREEDY:
         return SampleInputs(
             slots_B=slots_B,
-            lengths_B=state.lengths_S,
             positions_B=state.lengths_S,
             temperature_B=state.temperature_S,
             top_p_B=state.top_p_S,
             top_k_B=state.top_k_S,
-            repetition_penalty_B=state.repetition_penalty_S,
             do_sample_B=state.do_sample_S,
             seed_B=state.seed_S,
-            tokens_SL=state.tokens_SL,
+            choice_B=state.choice_S,
             tier=tier,
-            max_length=max_length,
         )
-    lengths_B = state.lengths_S[slots_B]
     return SampleInputs(
         slots_B=slots_B,
-        lengths_B=lengths_B,
-        positions_B=lengths_B - state.prompt_lens_S[slots_B],
+        positions_B=state.lengths_S[slots_B] - state.prompt_lens_S[slots_B],
         temperature_B=state.temperature_S[slots_B],
         top_p_B=state.top_p_S[slots_B],
         top_k_B=state.top_k_S[slots_B],
-        repetition_penalty_B=state.repetition_penalty_S[slots_B],
         do_sample_B=state.do_sample_S[slots_B],
         seed_B=state.seed_S[slots_B],
-        tokens_SL=state.tokens_SL,
+        choice_B=state.choice_S[slots_B],
         tier=tier,
-        max_length=max_length,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -14,7 +15,6 @@ from tgi_core.contract import (
     AttentionBatch,
     Capabilities,
     Device,
-    DeviceEvent,
     DeviceState,
     GraphMode,
     Kernels,
@@ -25,42 +25,41 @@ from tgi_core.contract import (
     MemoryLine,
     ModelShard,
     NewSlot,
+    Sampled,
     ShardLimits,
     ShardSpec,
     StepPlan,
     StepResult,
     Ticket,
 )
-from tgi_core.errors import ExitCode, StartupError
+from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
+from tgi_core.models.architecture import find_architecture
 from tgi_core.models.decoder import Decoder, KVView, attention_specs
 from tgi_core.models.hf_config import HFConfig
 from tgi_core.models.loader import CheckpointSource, RandomSource, WeightSource, load_decoder_weights
 from tgi_core.models.rotary import rotary_table
-from tgi_core.models.spec import Architecture
 from tgi_core.plugins import Plugins
-from tgi_core.reference import ReferenceKernels
-from tgi_core.sampling.params import SamplingParams, Tier
+from tgi_core.reference.sampling import WHOLE_ROWS
+from tgi_core.sampling.params import Tier
+from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.batch import make_batch, sample_inputs
+from tgi_core.shards.binding import bind_attention
 from tgi_core.shards.graphs import DecodeGraphs
 from tgi_core.shards.memory import size_kv_cache
+from tgi_core.shards.prompts import PIECE_ROWS, PromptScores, next_logprobs, score_prompts
+from tgi_core.shards.sampling import Sampler, StepTokens
+from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.tables import apply_plan, make_state
-from tgi_core.shards.transfer import download
 from tgi_core.shards.worker import InlineWorker, ThreadWorker, Worker
 from tgi_core.weights.checkpoint import Checkpoint
+
+_LOG = logging.getLogger(__name__)
 
 _RESERVE_BYTES = 64 << 20
 """Kept free beside weights, activations and cache: fragmentation, and what libraries take behind torch's back."""
 
 _HOST_WARM_UP_TOKENS = 256
 """A step of this size is measured on the host, where a real one takes seconds; activations grow with the tokens."""
-
-
-class _Sampled(NamedTuple):
-    """Tokens on their way to the host; readable once the event has been waited for."""
-
-    ids_B: Tensor
-    logprobs_B: Tensor
-    event: DeviceEvent
 
 
 class _Forward(NamedTuple):
@@ -71,7 +70,8 @@ class _Forward(NamedTuple):
 
     logits_BV: Tensor | None
     slots_B: Tensor
-    sampled: _Sampled | None = None
+    tokens: StepTokens | None = None
+    prompt_scores: PromptScores | None = None
 
 
 class _Ticket:
@@ -80,7 +80,7 @@ class _Ticket:
     def __init__(self, plan: StepPlan, forward: Future[_Forward]) -> None:
         self.plan = plan
         self.forward = forward
-        self.sampled: Future[_Sampled] | None = None
+        self.tokens: Future[StepTokens] | None = None
 
     @property
     def step(self) -> int:
@@ -118,22 +118,27 @@ class EagerShard(ModelShard):
             )
         self._dtype: torch.dtype = getattr(torch, spec.dtype)
         config = HFConfig.read(spec.model_dir)
-        self._architecture = _find_architecture(config)
+        self._architecture = find_architecture(config)
         self._model = self._architecture.build(config)
+        self._rules = RuleSet(Plugins.discover().logits_rules())
         if capabilities.head_dims and self._model.head_dim not in capabilities.head_dims:
             raise StartupError(
                 f"The device's attention does not take heads of {self._model.head_dim} features.",
                 "Use another backend.",
                 ExitCode.BACKEND,
             )
-        self.notes: list[str] = list(kernels.notes)
-        self._attention_kernels = self._bind_attention()
+        attention = bind_attention(kernels, attention_specs(self._model))
+        self.notes: list[str] = [*kernels.notes, *attention.notes]
+        self.extra_parameters = self._rules.extra_parameters
+        self._attention_kernels = attention.kernels
         # The reference's attention reads lengths on the host, where a recorded step does not know them.
         own_attention = all(bound is kernels for bound in self._attention_kernels)
         self._records = capabilities.graph is not GraphMode.NONE and own_attention
         self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
         self._decoder: Decoder | None = None
         self._state: DeviceState | None = None
+        self._slots: SlotTable | None = None
+        self._sampler: Sampler | None = None
         self._rotary_tables: tuple[Tensor, ...] = ()
         self._graphs: DecodeGraphs | None = None
         self._decode_starts_B = torch.empty(0)
@@ -151,38 +156,32 @@ class EagerShard(ModelShard):
 
     def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
         assert isinstance(ticket, _Ticket)
-        ticket.sampled = self._worker.submit(partial(self._sample, ticket, late))
+        ticket.tokens = self._worker.submit(partial(self._sample, ticket, late))
 
     def collect(self, ticket: Ticket) -> StepResult:
         assert isinstance(ticket, _Ticket)
-        assert ticket.sampled is not None, "sample comes before collect"
-        sampled = ticket.sampled.result()
-        sampled.event.synchronize()
-        plan = ticket.plan
-        return StepResult(
-            step=plan.step,
-            slots=[slot for slot, samples in zip(plan.slots, plan.samples, strict=True) if samples],
-            epochs=[epoch for epoch, samples in zip(plan.epochs, plan.samples, strict=True) if samples],
-            token_ids=sampled.ids_B.tolist(),
-            logprobs=sampled.logprobs_B.tolist(),
-        )
+        assert ticket.tokens is not None, "sample comes before collect"
+        try:
+            tokens = ticket.tokens.result()
+        except torch.OutOfMemoryError as error:
+            raise DeviceMemoryError(str(error)) from error
+        tokens.event.synchronize()
+        assert self._sampler is not None
+        prompt_scores = ticket.forward.result().prompt_scores
+        prompt_logprobs = [] if prompt_scores is None else prompt_scores.to_results()
+        return self._sampler.result(ticket.plan, tokens, prompt_logprobs)
+
+    def use_idle_time(self) -> bool:
+        return self._worker.submit(self._record_next).result()
 
     def close(self) -> None:
         self._worker.close()
         self._graphs = None
         self._decoder = None
         self._state = None
+        self._slots = None
+        self._sampler = None
         self._rotary_tables = ()
-
-    def _bind_attention(self) -> list[Kernels]:
-        bound: list[Kernels] = []
-        for spec in attention_specs(self._model):
-            if self._kernels.supports("attention", spec):
-                bound.append(self._kernels)
-            else:
-                bound.append(ReferenceKernels())
-                self.notes.append(f"attention of {spec} runs on the slower reference kernel")
-        return bound
 
     @torch.inference_mode()
     def _load(self, progress: LoadProgress) -> None:
@@ -233,7 +232,8 @@ class EagerShard(ModelShard):
         self._device.synchronize()
         self._device.reset_peak()
         before_bytes = self._device.memory().peak_bytes
-        params = SamplingParams(do_sample=True, repetition_penalty=2.0)
+        # Whole distributions are looked at in pieces, so more such rows would take more time but no more memory.
+        wanted = [self._rules.demand_all(whole=slot < WHOLE_ROWS) for slot in range(num_rows)]
         plan = StepPlan(
             step=0,
             slots=list(range(num_rows)),
@@ -243,15 +243,23 @@ class EagerShard(ModelShard):
             samples=[True] * num_rows,
             num_decodes=num_rows - 1,
             tier=Tier.FULL,
-            new_slots=[NewSlot(slot, [0] * q_len, q_len, params) for slot, q_len in enumerate(q_lens)],
+            new_slots=[NewSlot(slot, [0] * q_len, q_len, wanted[slot]) for slot, q_len in enumerate(q_lens)],
         )
         forward = self._forward(plan)
         self._device.synchronize()
         # Layers need more the more tokens there are; sampling goes by rows, of which there are as many as there can be.
         layers_bytes = (self._device.memory().peak_bytes - before_bytes) * limits.max_step_tokens // num_tokens
-        self._sample_rows(plan, forward, None)
+        mask = b"\xff" * (4 * -(-self._model.vocab_size // 32))
+        self._sample_rows(plan, forward, LateInputs(list(range(num_rows)), mask * num_rows))
+        self._measure_prompt_scores(min(num_tokens, PIECE_ROWS))
         self._device.synchronize()
         return max(0, layers_bytes, self._device.memory().peak_bytes - before_bytes)
+
+    def _measure_prompt_scores(self, num_tokens: int) -> None:
+        """Run the piece of a prompt's log-probabilities that takes the most memory."""
+        assert self._decoder is not None, "load comes before warm_up"
+        hidden_RE = self._decoder.hidden_E.repeat(num_tokens, 1)
+        next_logprobs(hidden_RE, torch.zeros(num_tokens, dtype=torch.int32, device=hidden_RE.device), self._decoder)
 
     def _measure_graphs(self, limits: ShardLimits) -> int:
         """Record the largest step over the measurement's tables; returns the memory it holds, which all share."""
@@ -262,7 +270,27 @@ class EagerShard(ModelShard):
 
     def _record_graphs(self, max_slots: int, *, only_largest: bool = False) -> DecodeGraphs:
         tiers = [tier for tier in Tier if self._kernels.captures(tier)]
-        return DecodeGraphs(self._device, self._decode, tiers, max_slots, only_largest=only_largest)
+        assert self._decoder is not None, "load comes before warm_up"
+        return DecodeGraphs(
+            self._device,
+            self._decode,
+            self._decode_hidden,
+            hidden_E=self._decoder.hidden_E,
+            tiers=tiers,
+            max_slots=max_slots,
+            only_largest=only_largest,
+        )
+
+    @torch.inference_mode()
+    def _record_next(self) -> bool:
+        if self._graphs is None:
+            return False
+        try:
+            return self._graphs.record_next()
+        except torch.OutOfMemoryError:
+            _LOG.warning("There is no memory for more recorded steps: some are padded to a larger number of rows.")
+            self._graphs.stop_recording()
+            return False
 
     def _kv_groups(self) -> list[KVGroup]:
         assert self._decoder is not None, "load comes before warm_up"
@@ -278,7 +306,7 @@ class EagerShard(ModelShard):
         """Make caches and tables; they replace those of a measurement."""
         assert self._decoder is not None, "load comes before warm_up"
         model = self._model
-        self._state = None
+        self._state = self._sampler = None
         caches = [
             # One block more than the scheduler knows of: the scratch block.
             self._device.zeros(
@@ -287,31 +315,42 @@ class EagerShard(ModelShard):
             for group in self._decoder.group_of_layer
         ]
         blocks_per_slot = -(-max_total_tokens // self._block_size)
-        self._state = make_state(max_slots, max_total_tokens, blocks_per_slot, len(model.windows), caches)
+        self._state = make_state(
+            max_slots, max_total_tokens, blocks_per_slot, len(model.windows), caches, rules=self._rules
+        )
         # Rows that pad a step have one token, whose keys and values go to the scratch block.
         self._state.lengths_S[-1:] = 1
         for table_SM, scratch_block in zip(self._state.block_tables, blocks, strict=True):
             table_SM[-1:] = scratch_block
         device = self._device.torch_device
+        eos_ids = [token for token in self._spec.eos_token_ids if 0 <= token < model.vocab_size]
+        eos_ids_E = torch.tensor(eos_ids, dtype=torch.int64, device=device)
+        self._slots = SlotTable(self._rules, max_slots, model.vocab_size, eos_ids_E)
+        self._sampler = Sampler(self._device, self._kernels, self._state, self._slots)
         self._decode_starts_B = torch.arange(max_slots + 1, device=device)
         self._rotary_tables = tuple(rotary_table(rope, max_total_tokens, device) for rope in model.ropes)
 
     @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> _Forward:
-        state, decoder = self._state, self._decoder
+        state, slots, decoder = self._state, self._slots, self._decoder
         assert state is not None, "warm_up comes before launch"
+        assert slots is not None
         assert decoder is not None
-        apply_plan(plan, state, decoder.group_of_layer, self._kernels)
+        apply_plan(plan, state, slots, decoder.group_of_layer, self._kernels)
         if self._graphs is not None and self._graphs.takes(plan):
-            decoded = self._graphs.replay(plan)
-            return _Forward(None, decoded.ids_B, _Sampled(*decoded, self._device.record_event()))
+            if self._graphs.samples(plan):
+                decoded = self._graphs.replay(plan)
+                return _Forward(None, decoded.ids_B, StepTokens(Sampled(*decoded), self._device.record_event()))
+            hidden_BE, slots_B = self._graphs.replay_hidden(plan)
+            return _Forward(decoder.logits(hidden_BE), slots_B)
         batch = make_batch(plan, state, self._model.windows, self._block_size)
         hidden_TE = self._hidden(state, decoder, batch.ids_T, batch.positions_T, batch.attention)
+        prompt_scores = score_prompts(plan, hidden_TE, state, slots, decoder)
         if not any(plan.samples):
-            return _Forward(None, batch.sample_slots_B)
+            return _Forward(None, batch.sample_slots_B, prompt_scores=prompt_scores)
         if batch.sample_tokens_B is not None:
             hidden_TE = hidden_TE.index_select(0, batch.sample_tokens_B)
-        return _Forward(decoder.logits(hidden_TE), batch.sample_slots_B)
+        return _Forward(decoder.logits(hidden_TE), batch.sample_slots_B, prompt_scores=prompt_scores)
 
     def _hidden(
         self,
@@ -333,8 +372,8 @@ class EagerShard(ModelShard):
         ]
         return decoder.hidden(ids_T, rotaries, views, state.kv)
 
-    def _decode(self, slots_B: Tensor, tier: Tier) -> tuple[Tensor, Tensor]:
-        """One token for each slot, out of the tables and back into them; see ``shards.graphs.Decode``."""
+    def _decode_hidden(self, slots_B: Tensor) -> Tensor:
+        """Hidden states of each slot's last token, out of the tables; see ``shards.graphs.DecodeHidden``."""
         state, decoder = self._state, self._decoder
         assert state is not None
         assert decoder is not None
@@ -356,37 +395,24 @@ class EagerShard(ModelShard):
                 inputs.block_tables, inputs.slot_mappings, self._model.windows, strict=True
             )
         ]
-        hidden_BE = self._hidden(state, decoder, inputs.ids_B, inputs.positions_B, batches)
-        logits_BV = decoder.logits(hidden_BE)
-        ids_B, logprobs_B = self._kernels.sample(logits_BV, sample_inputs(state, slots_B, tier, max_length))
-        self._kernels.advance_tables(state.tokens_SL, state.lengths_S, slots_B, ids_B)
-        return ids_B, logprobs_B
+        return self._hidden(state, decoder, inputs.ids_B, inputs.positions_B, batches)
 
-    def _sample(self, ticket: _Ticket, late: LateInputs | None) -> _Sampled:
+    def _decode(self, slots_B: Tensor, tier: Tier) -> tuple[Tensor, Tensor]:
+        """One token for each slot, out of the tables and back into them; see ``shards.graphs.Decode``."""
+        state, decoder = self._state, self._decoder
+        assert state is not None
+        assert decoder is not None
+        logits_BV = decoder.logits(self._decode_hidden(slots_B))
+        sampled = self._kernels.sample(logits_BV, sample_inputs(state, slots_B, tier))
+        self._kernels.advance_tables(state.tokens_SL, state.lengths_S, slots_B, sampled.ids_B)
+        return sampled.ids_B, sampled.logprobs_B
+
+    def _sample(self, ticket: _Ticket, late: LateInputs | None) -> StepTokens:
         return self._sample_rows(ticket.plan, ticket.forward.result(), late)
 
     @torch.inference_mode()
-    def _sample_rows(self, plan: StepPlan, forward: _Forward, late: LateInputs | None) -> _Sampled:
-        if forward.sampled is not None:
-            return forward.sampled
-        state, logits_BV, slots_B = self._state, forward.logits_BV, forward.slots_B
-        assert state is not None
-        if logits_BV is None:
-            return _Sampled(torch.empty(0, dtype=torch.int64), torch.empty(0), self._device.record_event())
-        if late is not None and late.mask_rows:
-            device = logits_BV.device
-            rows_R = torch.tensor(late.mask_rows, device=device)
-            words = torch.frombuffer(bytearray(b"".join(late.masks)), dtype=torch.int32)
-            logits_BV = self._kernels.apply_bitmask(logits_BV, rows_R, words.view(len(rows_R), -1).to(device))
-        ids_B, logprobs_B = self._kernels.sample(logits_BV, sample_inputs(state, slots_B, plan.tier, max(plan.kv_lens)))
-        self._kernels.advance_tables(state.tokens_SL, state.lengths_S, slots_B, ids_B)
-        return _Sampled(download(ids_B), download(logprobs_B), self._device.record_event())
-
-
-def _find_architecture(config: HFConfig) -> Architecture:
-    model_type = config.get("model_type", str)
-    architectures = Plugins.discover().architectures()
-    if model_type not in architectures:
-        known = ", ".join(sorted(architectures))
-        raise config.refuse("model_type", f"no architecture of this type; known are {known}")
-    return architectures[model_type]
+    def _sample_rows(self, plan: StepPlan, forward: _Forward, late: LateInputs | None) -> StepTokens:
+        if forward.tokens is not None:
+            return forward.tokens
+        assert self._sampler is not None, "warm_up comes before sample"
+        return self._sampler.sample(plan, forward.logits_BV, forward.slots_B, late)

@@ -20,6 +20,20 @@ class KVSizes(msgspec.Struct, frozen=True):
         return sum(budget.blocks * budget.group.bytes_per_block for budget in self.groups)
 
 
+def check_max_total_tokens(asked: int | None, model_max_tokens: int) -> None:
+    """Refuse sequences that the model was not made for.
+
+    Raises:
+        StartupError: more tokens are asked for than it was made for.
+    """
+    if asked is not None and asked > model_max_tokens:
+        raise StartupError(
+            f"--max-total-tokens {asked} is more than the {model_max_tokens} tokens the model was made for.",
+            f"Set it to {model_max_tokens} or less.",
+            ExitCode.USAGE,
+        )
+
+
 def size_kv_cache(
     groups: list[KVGroup],
     limits: ShardLimits,
@@ -42,13 +56,8 @@ def size_kv_cache(
     Raises:
         StartupError: a sequence of the length asked for does not fit.
     """
+    check_max_total_tokens(limits.max_total_tokens, model_max_tokens)
     wanted = limits.max_total_tokens or model_max_tokens
-    if wanted > model_max_tokens:
-        raise StartupError(
-            f"--max-total-tokens {wanted} is more than the {model_max_tokens} tokens the model was made for.",
-            f"Set it to {model_max_tokens} or less.",
-            ExitCode.USAGE,
-        )
     budget_bytes = available_bytes if limits.kv_cache_bytes is None else limits.kv_cache_bytes
     capacity_blocks = _capacity_blocks(groups, limits, wanted, budget_bytes)
     capacity = capacity_blocks * limits.block_size

@@ -9,14 +9,26 @@ from torch import Tensor
 
 from tgi_core.contract import AppendedBlocks, DeviceState, NewSlot, StepPlan
 from tgi_core.contract.kernels import Kernels
+from tgi_core.sampling.params import MAX_LOGIT_BIASES
+from tgi_core.sampling.rules import RuleSet
+from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.transfer import upload
 
 _SMALLEST_TEMPERATURE = 1e-30
 _LARGEST_TEMPERATURE = 1e30
 
+_NO_BIAS = -0.0
+"""The one number that changes no bit of whatever it is added to."""
+
 
 def make_state(
-    max_slots: int, max_total_tokens: int, blocks_per_slot: int, num_groups: int, caches: Sequence[Tensor]
+    max_slots: int,
+    max_total_tokens: int,
+    blocks_per_slot: int,
+    num_groups: int,
+    caches: Sequence[Tensor],
+    *,
+    rules: RuleSet,
 ) -> DeviceState:
     """Empty tables beside ``caches``, on their device, with one scratch row."""
     device = caches[0].device
@@ -31,10 +43,14 @@ def make_state(
         prompt_lens_S=column(torch.int32),
         temperature_S=column(torch.float32).fill_(1),
         top_p_S=column(torch.float32).fill_(1),
-        repetition_penalty_S=column(torch.float32).fill_(1),
         top_k_S=column(torch.int32),
         do_sample_S=column(torch.bool),
+        raw_logprobs_S=column(torch.bool),
         seed_S=column(torch.int64),
+        choice_S=column(torch.int32),
+        rule_values_SP=torch.tensor([rules.neutral], device=device).repeat(rows, 1),
+        bias_ids_SX=torch.zeros((rows, MAX_LOGIT_BIASES), dtype=torch.int32, device=device),
+        bias_values_SX=torch.full((rows, MAX_LOGIT_BIASES), _NO_BIAS, device=device),
         block_tables=tuple(
             torch.zeros((rows, blocks_per_slot), dtype=torch.int32, device=device) for _ in range(num_groups)
         ),
@@ -42,35 +58,76 @@ def make_state(
     )
 
 
-def apply_plan(plan: StepPlan, state: DeviceState, group_of_layer: Sequence[int], kernels: Kernels) -> None:
-    """Bring new slots, appended blocks and copied blocks into the tables."""
+def apply_plan(
+    plan: StepPlan, state: DeviceState, slots: SlotTable, group_of_layer: Sequence[int], kernels: Kernels
+) -> None:
+    """Bring new slots, appended blocks and copied blocks into the tables; ``slots`` is the host's part of them."""
     if plan.new_slots:
-        _enter_slots(plan.new_slots, state)
+        _enter_slots(plan.new_slots, state, slots)
     if plan.appended_blocks:
         _append_blocks(plan.appended_blocks, state)
     if plan.copied_blocks:
         _copy_blocks(plan, state, group_of_layer, kernels)
 
 
-def _enter_slots(new_slots: list[NewSlot], state: DeviceState) -> None:
+def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable) -> None:
     device = state.tokens_SL.device
+    stale_biases = [new.slot for new in new_slots if slots[new.slot].biases]
     for new in new_slots:
+        slots.enter(new)
         tokens = torch.tensor(new.token_ids, dtype=torch.int32)
         state.tokens_SL[new.slot, : len(new.token_ids)] = upload(tokens, device)
-    slots = upload(torch.tensor([new.slot for new in new_slots]), device)
     sampling = [new.sampling for new in new_slots]
-    columns: list[tuple[Tensor, list[int] | list[float] | list[bool]]] = [
-        (state.lengths_S, [len(new.token_ids) for new in new_slots]),
-        (state.prompt_lens_S, [new.prompt_len for new in new_slots]),
-        (state.temperature_S, [_usable_temperature(params.temperature) for params in sampling]),
-        (state.top_p_S, [params.top_p for params in sampling]),
-        (state.repetition_penalty_S, [params.repetition_penalty for params in sampling]),
-        (state.top_k_S, [params.top_k for params in sampling]),
-        (state.do_sample_S, [params.do_sample for params in sampling]),
-        (state.seed_S, [_signed(params.seed) for params in sampling]),
+    integers = [
+        (
+            new.slot,
+            len(new.token_ids),
+            new.prompt_len,
+            params.top_k,
+            params.do_sample,
+            params.raw_logprobs,
+            _signed(params.seed),
+            params.choice,
+        )
+        for new, params in zip(new_slots, sampling, strict=True)
     ]
-    for table_S, values in columns:
-        table_S[slots] = upload(torch.tensor(values, dtype=table_S.dtype), device)
+    numbers = [
+        (_usable_temperature(params.temperature), params.top_p, *slots.rules.values(params)) for params in sampling
+    ]
+    slots_R, *integer_columns = upload(torch.tensor(integers).T, device)
+    integer_tables = (
+        state.lengths_S,
+        state.prompt_lens_S,
+        state.top_k_S,
+        state.do_sample_S,
+        state.raw_logprobs_S,
+        state.seed_S,
+        state.choice_S,
+    )
+    numbers_RF = upload(torch.tensor(numbers, dtype=torch.float32), device)
+    for table_S, column_R in zip(integer_tables, integer_columns, strict=True):
+        table_S[slots_R] = column_R.to(table_S.dtype)
+    state.temperature_S[slots_R] = numbers_RF[:, 0]
+    state.top_p_S[slots_R] = numbers_RF[:, 1]
+    state.rule_values_SP[slots_R] = numbers_RF[:, 2:]
+    biased = {*stale_biases, *(new.slot for new in new_slots if slots[new.slot].biases)}
+    if biased:
+        _set_biases(sorted(biased), state, slots)
+
+
+def _set_biases(biased: list[int], state: DeviceState, slots: SlotTable) -> None:
+    device = state.tokens_SL.device
+    ids_RX = torch.zeros((len(biased), MAX_LOGIT_BIASES), dtype=torch.int32)
+    values_RX = torch.full((len(biased), MAX_LOGIT_BIASES), _NO_BIAS)
+    for row, slot in enumerate(biased):
+        biases = slots[slot].biases[:MAX_LOGIT_BIASES]
+        if biases:
+            token_ids, values = zip(*biases, strict=True)
+            ids_RX[row, : len(biases)] = torch.tensor(token_ids)
+            values_RX[row, : len(biases)] = torch.tensor(values)
+    slots_R = upload(torch.tensor(biased), device)
+    state.bias_ids_SX[slots_R] = upload(ids_RX, device)
+    state.bias_values_SX[slots_R] = upload(values_RX, device)
 
 
 def _append_blocks(appended: list[AppendedBlocks], state: DeviceState) -> None:

@@ -6,11 +6,14 @@ import torch
 from torch import Tensor
 
 
+def stage(tensor: Tensor, device: torch.device) -> Tensor:
+    """A host tensor that ``device`` can copy from; from pageable memory the copy may wait for the whole stream."""
+    return tensor if device.type == "cpu" else tensor.pin_memory()
+
+
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """Bring a host tensor to the device. Pinned first: a copy from pageable memory may wait for the whole stream."""
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    """Bring a host tensor to the device."""
+    return stage(tensor, device).to(device, non_blocking=True)
 
 
 def download(tensor: Tensor) -> Tensor:

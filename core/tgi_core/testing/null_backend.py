@@ -27,12 +27,14 @@ from tgi_core.contract import (
     MemoryLine,
     ModelShard,
     Probe,
+    PromptLogprobs,
     ShapeMode,
     ShardLimits,
     ShardSpec,
     StepPlan,
     StepResult,
     Ticket,
+    TopTokens,
 )
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
 NULL_BLOCK_BYTES = 4096
 """What a block counts as against ``--kv-cache-memory``; nothing is allocated."""
+
+NULL_LOGPROB = -0.5
+"""Log-probability of every token; each alternative is less likely than the one before by as much."""
 
 _DEFAULT_TOTAL_TOKENS = 8192
 _MOST_BLOCKS = 1 << 20
@@ -68,6 +73,20 @@ class UnreadTokens:
     __next__ = __getitem__ = __len__ = __iter__
 
 
+def allowed_token(wanted: int, mask: bytes, vocab_size: int) -> int:
+    """The token itself if the mask allows it, else the next one that is, around the end of the vocabulary.
+
+    Raises:
+        ValueError: the mask allows none.
+    """
+    bits = int.from_bytes(mask, "little") & ((1 << vocab_size) - 1)
+    from_wanted = bits >> wanted << wanted
+    candidates = from_wanted or bits
+    if not candidates:
+        raise ValueError("the mask allows no token")
+    return (candidates & -candidates).bit_length() - 1
+
+
 class NullTicket:
     """A launched step of the null shard."""
 
@@ -78,6 +97,10 @@ class NullTicket:
         self.done_at = done_at
         self.token_ids = UnreadTokens()
         self._result = result
+
+    def sample(self, late: LateInputs, vocab_size: int) -> None:
+        """Let masks and missing masks change the tokens."""
+        self._result = _with_late_inputs(self._result, late, vocab_size)
 
     def reveal(self) -> StepResult:
         """The step's tokens; the shard calls it when the device's time has passed."""
@@ -93,6 +116,8 @@ class NullShard(ModelShard):
         self._vocab_size = 0
         self._device_free_at = 0.0
         self._last_prompt_tokens: dict[int, int] = {}
+        self._prompt_lens: dict[int, int] = {}
+        self._top_ns: dict[int, int] = {}
 
     def load(self, progress: LoadProgress) -> None:
         """Read the size of the vocabulary; there are no weights."""
@@ -126,6 +151,9 @@ class NullShard(ModelShard):
 
     def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
         """Sampling is part of the step's cost."""
+        assert isinstance(ticket, NullTicket)
+        if late is not None:
+            ticket.sample(late, self._vocab_size)
 
     def collect(self, ticket: Ticket) -> StepResult:
         """Wait until the stream has passed the step."""
@@ -137,16 +165,46 @@ class NullShard(ModelShard):
         """There is nothing to give back."""
 
     def _compute(self, plan: StepPlan) -> StepResult:
-        last_tokens = self._last_prompt_tokens
         for new in plan.new_slots:
-            last_tokens[new.slot] = new.token_ids[new.prompt_len - 1]
+            self._last_prompt_tokens[new.slot] = new.token_ids[new.prompt_len - 1]
+            self._prompt_lens[new.slot] = new.prompt_len
+            self._top_ns[new.slot] = new.sampling.top_n
         slots, epochs, token_ids = [], [], []
         for slot, epoch, kv_len, samples in zip(plan.slots, plan.epochs, plan.kv_lens, plan.samples, strict=True):
             if samples:
                 slots.append(slot)
                 epochs.append(epoch)
-                token_ids.append(null_token(last_tokens[slot], kv_len, self._vocab_size))
-        return StepResult(plan.step, slots, epochs, token_ids, [-0.5] * len(slots))
+                token_ids.append(null_token(self._last_prompt_tokens[slot], kv_len, self._vocab_size))
+        return StepResult(
+            step=plan.step,
+            slots=slots,
+            epochs=epochs,
+            token_ids=token_ids,
+            logprobs=[NULL_LOGPROB] * len(slots),
+            tops=self._tops(slots, token_ids),
+            prompt_logprobs=[self._prompt_logprobs(plan, row) for row in plan.prompt_logprobs],
+        )
+
+    def _tops(self, slots: list[int], token_ids: list[int]) -> list[TopTokens | None]:
+        """The chosen token first, then those that follow it in the vocabulary."""
+        counts = [self._top_ns[slot] for slot in slots]
+        if not any(counts):
+            return []
+        return [
+            TopTokens(
+                [(token_id + rank) % self._vocab_size for rank in range(count)],
+                [NULL_LOGPROB * (rank + 1) for rank in range(count)],
+            )
+            if count
+            else None
+            for token_id, count in zip(token_ids, counts, strict=True)
+        ]
+
+    def _prompt_logprobs(self, plan: StepPlan, row: int) -> PromptLogprobs:
+        slot, q_len = plan.slots[row], plan.q_lens[row]
+        start = plan.kv_lens[row] - q_len + 1
+        count = max(0, min(q_len, self._prompt_lens[slot] - start))
+        return PromptLogprobs(slot, plan.epochs[row], start, [NULL_LOGPROB] * count)
 
 
 class NullDevice(Device):
@@ -196,6 +254,23 @@ class NullBackend(Backend):
     def create_shard(self, spec: ShardSpec) -> ModelShard:
         """The shard of the cost model."""
         return NullShard(spec, self._costs)
+
+
+def _with_late_inputs(result: StepResult, late: LateInputs, vocab_size: int) -> StepResult:
+    token_ids = list(result.token_ids)
+    size_bytes = len(late.masks) // max(1, len(late.mask_rows))
+    for index, row in enumerate(late.mask_rows):
+        mask = late.masks[index * size_bytes : (index + 1) * size_bytes]
+        token_ids[row] = allowed_token(token_ids[row], mask, vocab_size)
+    rows = sorted(set(range(len(token_ids))) - set(late.skipped_rows))
+    return msgspec.structs.replace(
+        result,
+        slots=[result.slots[row] for row in rows],
+        epochs=[result.epochs[row] for row in rows],
+        token_ids=[token_ids[row] for row in rows],
+        logprobs=[result.logprobs[row] for row in rows],
+        tops=[result.tops[row] for row in rows] if result.tops else [],
+    )
 
 
 def _sleep_until(moment: float) -> None:

@@ -6,14 +6,18 @@ from pathlib import Path
 
 from tgi_core.errors import ExitCode, StartupError
 
-_WANTED = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model"]
+_DESCRIPTION = ["*.json", "*.jinja", "tokenizer*", "*.model"]
+_WEIGHTS = ["*.safetensors"]
 # Exports for other runtimes, and the same weights a second time under the vendor's names.
 _UNWANTED = ["onnx/*", "openvino/*", "original/*", "consolidated*"]
 
 
-def download_model(repo_id: str, revision: str | None, hub_cache_dir: Path | None = None) -> Path:
+def download_model(
+    repo_id: str, revision: str | None, hub_cache_dir: Path | None = None, *, weights: bool = True
+) -> Path:
     """The folder of ``repo_id`` at ``revision`` (default: the main branch) in the cache, with what serving needs.
 
+    Without ``weights`` the files that hold them are left where they are.
     ``HF_HUB_OFFLINE``, ``HF_TOKEN``, ``HF_HOME`` and the hub's other variables hold; its progress bars are shown.
 
     Raises:
@@ -35,7 +39,7 @@ def download_model(repo_id: str, revision: str | None, hub_cache_dir: Path | Non
                 repo_id,
                 revision=revision,
                 cache_dir=hub_cache_dir,
-                allow_patterns=_WANTED,
+                allow_patterns=_DESCRIPTION + (_WEIGHTS if weights else []),
                 ignore_patterns=_UNWANTED,
             )
         )

@@ -24,31 +24,33 @@ def resolve_model(
     cache_dir: Path | None = None,
     hub_cache_dir: Path | None = None,
     progress: Progress = no_progress,
+    weights: bool = True,
 ) -> Path:
     """The local folder of ``model_id``, converted or downloaded if need be.
 
     ``model_id`` is ``demo``, a folder, a GGUF file, a folder with nothing but one GGUF file, or the id of a repository
     on the Hugging Face hub; ``./demo`` is a folder. ``cache_dir`` holds converted GGUF files (default:
-    ``default_cache_dir()``), ``hub_cache_dir`` downloads (default: the hub library's own cache).
+    ``default_cache_dir()``), ``hub_cache_dir`` downloads (default: the hub library's own cache). Without ``weights`` a
+    folder that is made has everything but them: configuration, tokenizer and templates.
 
     Raises:
         StartupError: there is no such model, or it cannot be downloaded or converted.
     """
     cache_dir = cache_dir or default_cache_dir()
     if model_id == DEMO_MODEL:
-        return _convert(_demo_gguf(), cache_dir, progress)
+        return _convert(_demo_gguf(), cache_dir, progress, weights)
     path = Path(model_id).expanduser()
     if path.is_dir():
-        return _resolve_folder(path, cache_dir, progress)
+        return _resolve_folder(path, cache_dir, progress, weights)
     if path.suffix == ".gguf":
-        return _convert(path, cache_dir, progress)
+        return _convert(path, cache_dir, progress, weights)
     if path.exists():
         raise StartupError(
             f"{path} is a file, but no GGUF file.", "Give the folder of the model, or a *.gguf file.", ExitCode.MODEL
         )
     if _looks_like_path(model_id):
         raise StartupError(f"There is no folder {model_id}.", "Check --model-id.", ExitCode.MODEL)
-    return download_model(model_id, revision, hub_cache_dir)
+    return download_model(model_id, revision, hub_cache_dir, weights=weights)
 
 
 def default_cache_dir() -> Path:
@@ -60,7 +62,7 @@ def default_cache_dir() -> Path:
     return (Path(shared) if shared else Path.home() / ".cache") / "tgi-serve"
 
 
-def _resolve_folder(folder: Path, cache_dir: Path, progress: Progress) -> Path:
+def _resolve_folder(folder: Path, cache_dir: Path, progress: Progress, weights: bool) -> Path:
     if (folder / "config.json").exists():
         return folder
     ggufs = sorted(folder.glob("*.gguf"))
@@ -72,13 +74,13 @@ def _resolve_folder(folder: Path, cache_dir: Path, progress: Progress) -> Path:
             "Give the path of one of them.",
             ExitCode.MODEL,
         )
-    return _convert(ggufs[0], cache_dir, progress)
+    return _convert(ggufs[0], cache_dir, progress, weights)
 
 
-def _convert(path: Path, cache_dir: Path, progress: Progress) -> Path:
+def _convert(path: Path, cache_dir: Path, progress: Progress, weights: bool) -> Path:
     from tgi_core.weights.gguf import convert_gguf
 
-    return convert_gguf(path, cache_dir, progress)
+    return convert_gguf(path, cache_dir, progress, weights=weights)
 
 
 def _demo_gguf() -> Path:

@@ -1,4 +1,4 @@
-"""Every kernel compiles for every architecture and fits it; no device is needed."""
+"""Every launch compiles for every architecture and fits it; no device is needed."""
 
 from __future__ import annotations
 
@@ -6,24 +6,71 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
+from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
-MATRIX_INSTRUCTION = {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"}
+CASES = [(capability, dtype) for capability in SHARED_BYTES for dtype in ("bfloat16", "float32")] + [(89, "float16")]
+
+MATRIX_INSTRUCTIONS = {
+    "_prefill_kernel": {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"},
+    # Tiles of 16 rows, fewer than the warp groups of Hopper and newer multiply.
+    "_decode_kernel": dict.fromkeys(SHARED_BYTES, "mma.sync"),
+}
+"""What multiplies 16-bit types; float32 keeps all its bits and has no such instruction."""
+
+LOCAL_BYTES = {
+    ("_prefill_kernel", "bfloat16"): {80: 560, 89: 8, 90: 352, 100: 496},
+    ("_prefill_kernel", "float32"): {80: 12_072, 89: 488, 90: 12_936, 100: 7672},
+    ("_decode_kernel", "float32"): {90: 2088},
+    ("_sampled_kernel", "bfloat16"): {80: 16, 89: 8, 100: 80},
+    ("_sampled_kernel", "float16"): {89: 8},
+    ("_sampled_kernel", "float32"): {80: 16, 89: 8, 100: 80},
+}
+"""Registers of a thread that do not fit, in bytes: the launches that are known to spill. All others must not."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("capability", list(SHARED_BYTES))
-def test_kernels_fit(capability: int) -> None:
+@cache
+def compiled(capability: int, dtype: str) -> dict[str, Any]:
+    """What ``compile_kernels`` prints, once for all tests."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.backends.triton.compile_kernels", str(capability)]
+    command = [sys.executable, "-m", "tests.backends.triton.compile_kernels", str(capability), dtype]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    resources = json.loads(run.stdout)
-    too_large = {name: used["shared"] for name, used in resources.items() if used["shared"] > SHARED_BYTES[capability]}
-    assert not too_large
-    prefills = {name: used["matrix"] for name, used in resources.items() if name.startswith("prefill-128-0-bf16")}
-    assert prefills
-    for name, instructions in prefills.items():
-        assert MATRIX_INSTRUCTION[capability] in instructions, name
+    resources: dict[str, Any] = json.loads(run.stdout)
+    return resources
+
+
+def test_every_kernel_is_compiled() -> None:
+    """One that is added must be launched by ``launches.py``."""
+    resources = compiled(90, "bfloat16")
+    assert {used["kernel"] for used in resources["compiled"]} == set(resources["kernels"])
+
+
+@pytest.mark.parametrize(("capability", "dtype"), CASES)
+def test_shared_memory_fits(capability: int, dtype: str) -> None:
+    used = compiled(capability, dtype)["compiled"]
+    limit_bytes = SHARED_BYTES[capability]
+    assert not [entry for entry in used if entry["shared_bytes"] > limit_bytes]
+
+
+@pytest.mark.parametrize(("capability", "dtype"), CASES)
+def test_registers_do_not_spill(capability: int, dtype: str) -> None:
+    def allowed_bytes(kernel: str) -> int:
+        return LOCAL_BYTES.get((kernel, dtype), {}).get(capability, 0)
+
+    used = compiled(capability, dtype)["compiled"]
+    assert not [entry for entry in used if entry["local_bytes"] > allowed_bytes(entry["kernel"])]
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [case for case in CASES if case[1] != "float32"])
+def test_products_use_the_matrix_unit(capability: int, dtype: str) -> None:
+    used = compiled(capability, dtype)["compiled"]
+    for kernel, instructions in MATRIX_INSTRUCTIONS.items():
+        found = {entry["launch"]: entry["matrix"] for entry in used if entry["kernel"] == kernel}
+        assert found
+        assert {launch: matrix for launch, matrix in found.items() if matrix != [instructions[capability]]} == {}

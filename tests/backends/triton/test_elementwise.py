@@ -44,6 +44,30 @@ def test_add_rms_norm(kernels: TritonKernels, generator: torch.Generator, dtype:
     assert_close(actual[1], expected[1])
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 96, 130, 5000])
+def test_layer_norm(
+    kernels: TritonKernels, generator: torch.Generator, dtype: torch.dtype, size: int, bias: bool
+) -> None:
+    x, weight = random(generator, 3, size, dtype=dtype), random(generator, size, dtype=dtype)
+    bias_E = random(generator, size, dtype=dtype) if bias else None
+    actual = kernels.layer_norm(x, weight, bias_E, 1e-5)
+    assert actual.dtype is dtype
+    assert_close(actual, REFERENCE.layer_norm(x, weight, bias_E, 1e-5))
+
+
+def test_layer_norm_of_rows_far_from_zero_and_apart(kernels: TritonKernels, generator: torch.Generator) -> None:
+    """A mean a thousand times the spread, and rows that are slices of longer ones."""
+    x_TE = (random(generator, 5, 200, dtype=torch.float32) + 1000)[:, :100]
+    weight_E = random(generator, 100, dtype=torch.float32)
+    actual, expected = kernels.layer_norm(x_TE, weight_E, None, 1e-5), REFERENCE.layer_norm(x_TE, weight_E, None, 1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_layer_norm_of_no_rows(kernels: TritonKernels) -> None:
+    assert kernels.layer_norm(torch.zeros(0, 8), torch.ones(8), None, 1e-5).shape == (0, 8)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activation_mul(
     kernels: TritonKernels, generator: torch.Generator, dtype: torch.dtype, activation: str

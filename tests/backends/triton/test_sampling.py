@@ -1,30 +1,38 @@
-"""The choice of tokens against the reference."""
+"""The choice of tokens and token masks against the reference."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
-from tgi_core.contract import SampleInputs
+from tests.support.sampling import Row
+from tests.support.sampling import make_inputs as inputs_of_rows
+from tgi_core.contract import Sampled, SampleInputs
 from tgi_core.reference import ReferenceKernels
-from tgi_core.sampling.params import Tier
+from tgi_core.sampling.params import SamplingParams, Tier
+from tgi_core.sampling.rules import RuleSet
+from tgi_core.sampling.rules.builtin import RULES
 from tgi_triton import TritonKernels
 
 REFERENCE = ReferenceKernels()
 VOCAB = 5000
 
-# (do_sample, temperature, top_k, top_p)
+PARAMS = [
+    SamplingParams(do_sample=True),
+    SamplingParams(do_sample=True, temperature=0.7, top_k=5),
+    SamplingParams(do_sample=True, temperature=1.5, top_p=0.9),
+    SamplingParams(do_sample=True, temperature=2.0, top_k=50, top_p=0.5, choice=3),
+    SamplingParams(do_sample=True, temperature=1e-30),
+    SamplingParams(temperature=0.5, top_k=3, top_p=0.5),
+    SamplingParams(do_sample=True, top_k=1),
+    SamplingParams(do_sample=True, top_p=0.01),
+    SamplingParams(do_sample=True, top_k=VOCAB, top_p=0.999, choice=1),
+]
 ROWS = [
-    (True, 1.0, 0, 1.0),
-    (True, 0.7, 5, 1.0),
-    (True, 1.5, 0, 0.9),
-    (True, 2.0, 50, 0.5),
-    (True, 1e-30, 0, 1.0),
-    (False, 0.5, 3, 0.5),
-    (True, 1.0, 1, 1.0),
-    (True, 1.0, 0, 0.01),
-    (True, 1.0, VOCAB, 0.999),
+    Row(replace(params, seed=(row * 0x9E3779B97F4A7C15) % 2**64), [row] * (9 + 1000 * row), 9)
+    for row, params in enumerate(PARAMS)
 ]
 
 
@@ -33,29 +41,13 @@ def make_logits(dtype: torch.dtype, rows: int) -> Tensor:
 
 
 def make_inputs(tier: Tier) -> SampleInputs:
-    count = len(ROWS)
-    do_sample, temperature, top_k, top_p = zip(*ROWS, strict=True)
-    seeds = torch.randint(-(2**62), 2**62, (count,), generator=torch.Generator().manual_seed(1))
-    return SampleInputs(
-        slots_B=torch.arange(count),
-        lengths_B=torch.full((count,), 7, dtype=torch.int32),
-        positions_B=torch.arange(count, dtype=torch.int32) * 1000,
-        temperature_B=torch.tensor(temperature),
-        top_p_B=torch.tensor(top_p),
-        top_k_B=torch.tensor(top_k, dtype=torch.int32),
-        repetition_penalty_B=torch.full((count,), 1.3),
-        do_sample_B=torch.tensor(do_sample),
-        seed_B=seeds,
-        tokens_SL=torch.arange(count * 9, dtype=torch.int32).view(count, 9),
-        tier=tier,
-        max_length=9,
-    )
+    return inputs_of_rows(ROWS, torch.empty(len(ROWS), VOCAB), tier=tier)
 
 
-def assert_same_choices(actual: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:
-    assert actual[0].tolist() == expected[0].tolist()
-    assert actual[0].dtype == torch.int64
-    torch.testing.assert_close(actual[1], expected[1], rtol=1e-4, atol=1e-4)
+def assert_same_choices(actual: Sampled, expected: Sampled) -> None:
+    assert actual.ids_B.tolist() == expected.ids_B.tolist()
+    assert actual.ids_B.dtype == torch.int64
+    torch.testing.assert_close(actual.logprobs_B, expected.logprobs_B, rtol=1e-4, atol=1e-4)
 
 
 def test_greedy(kernels: TritonKernels, dtype: torch.dtype) -> None:
@@ -68,9 +60,9 @@ def test_greedy(kernels: TritonKernels, dtype: torch.dtype) -> None:
 def test_the_first_of_equal_scores_wins(kernels: TritonKernels) -> None:
     logits = torch.zeros(2, VOCAB)
     logits[1, [4100, 77, 3000]] = 5.0
-    ids_B, logprobs_B = kernels.sample(logits, make_inputs(Tier.GREEDY))
-    assert ids_B.tolist() == [0, 77]
-    assert logprobs_B[0].item() == pytest.approx(-torch.tensor(float(VOCAB)).log().item())
+    sampled = kernels.sample(logits, make_inputs(Tier.GREEDY))
+    assert sampled.ids_B.tolist() == [0, 77]
+    assert sampled.logprobs_B[0].item() == pytest.approx(-torch.tensor(float(VOCAB)).log().item())
 
 
 @pytest.mark.parametrize("tier", [Tier.SAMPLED, Tier.FULL])
@@ -101,9 +93,37 @@ def test_cuts_among_equal_scores(kernels: TritonKernels, top_k: int, top_p: floa
 def test_forbidden_tokens_are_never_drawn(kernels: TritonKernels) -> None:
     logits = torch.full((len(ROWS), VOCAB), float("-inf"))
     logits[:, [3, 4567]] = 0.5
-    ids_B, logprobs_B = kernels.sample(logits, make_inputs(Tier.SAMPLED))
-    assert set(ids_B.tolist()) <= {3, 4567}
-    assert_same_choices((ids_B, logprobs_B), REFERENCE.sample(logits, make_inputs(Tier.SAMPLED)))
+    sampled = kernels.sample(logits, make_inputs(Tier.SAMPLED))
+    assert set(sampled.ids_B.tolist()) <= {3, 4567}
+    assert_same_choices(sampled, REFERENCE.sample(logits, make_inputs(Tier.SAMPLED)))
+
+
+def test_rows_that_need_more_beside_rows_that_do_not(kernels: TritonKernels, dtype: torch.dtype) -> None:
+    demanding = [
+        Row(replace(RuleSet(RULES).demand_all(), top_k=40, seed=5), range(50), 20),
+        Row(SamplingParams(do_sample=True, typical_p=0.8, top_n=3, seed=6), range(9), 5),
+        Row(SamplingParams(repetition_penalty=1.5), range(60), 5),
+    ]
+    rows = [demanding[0], *ROWS, *demanding[1:]]
+    logits = make_logits(dtype, len(rows))
+    inputs = inputs_of_rows(rows, logits, eos_token_ids=[7])
+    actual, expected = kernels.sample(logits, inputs), REFERENCE.sample(logits, inputs)
+    assert_same_choices(actual, expected)
+    assert actual.top_ids_RN is not None
+    assert expected.top_ids_RN is not None
+    assert actual.top_ids_RN.tolist() == expected.top_ids_RN.tolist()
+    torch.testing.assert_close(actual.top_logprobs_RN, expected.top_logprobs_RN)
+
+
+@pytest.mark.parametrize("vocab_size", [31, 32, 4096, 4097, 10_001])
+def test_token_masks(kernels: TritonKernels, dtype: torch.dtype, vocab_size: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    logits = torch.randn(4, vocab_size, generator=generator).to(dtype)
+    masks = torch.randint(-(2**31), 2**31, (2, -(-vocab_size // 32)), generator=generator).int()
+    rows = torch.tensor([3, 1])
+    masked = kernels.apply_bitmask(logits.clone(), rows, masks)
+    assert torch.equal(masked, REFERENCE.apply_bitmask(logits.clone(), rows, masks))
+    assert torch.equal(masked[[0, 2]], logits[[0, 2]])
 
 
 def test_which_tiers_can_be_captured(kernels: TritonKernels) -> None:

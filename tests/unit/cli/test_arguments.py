@@ -84,11 +84,11 @@ def test_a_container_name_in_hostname_only_warns() -> None:
 
 def test_every_feature_that_is_not_built_is_refused_at_once() -> None:
     arguments = read(
-        {"quantize": "awq", "speculate": "2", "num_shard": "2", "enable_prefill_logprobs": True},
+        {"quantize": "awq", "speculate": "2", "num_shard": "2", "kv_cache_dtype": "fp8_e5m2"},
         {"LORA_ADAPTERS": "a/b", "OTLP_ENDPOINT": "http://x:4317", "SHARDED": "true"},
     )
     causes = [refusal.cause for refusal in arguments.refusals]
-    for name in ("--quantize", "--speculate", "--num-shard", "--enable-prefill", "LORA", "OTLP", "SHARDED"):
+    for name in ("--quantize", "--speculate", "--num-shard", "--kv-cache-dtype", "LORA", "OTLP", "SHARDED"):
         assert any(cause.startswith(name) and "not supported yet" in cause for cause in causes), name
     assert len(causes) == 7
     assert all(refusal.fix for refusal in arguments.refusals)
@@ -102,7 +102,7 @@ def test_every_feature_that_is_not_built_is_refused_at_once() -> None:
         {"sharded": "false"},
         {"kv_cache_dtype": "auto"},
         {"usage_stats": "on"},
-        {"disable_grammar_support": True},
+        {"enable_prefill_logprobs": True},
     ],
 )
 def test_a_value_that_asks_for_what_is_so_anyway_is_accepted(neutral: dict[str, Given]) -> None:

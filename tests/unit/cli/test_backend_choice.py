@@ -64,6 +64,26 @@ def test_a_type_that_the_backend_has_not_is_refused_with_those_it_has(plugins: P
     assert refusal.value.fix == "Use --dtype bfloat16 or float32, or leave it out."
 
 
+@pytest.mark.parametrize(
+    ("given", "cause", "fix"),
+    [
+        ({"block_size": 64}, "does not take KV blocks of 64 tokens", "--block-size 16,"),
+        ({"attention": "flashinfer"}, "has no attention `flashinfer`", "one of: auto, native,"),
+    ],
+)
+def test_what_the_backend_has_not_is_refused_with_what_it_has(
+    plugins: Plugins, given: dict[str, object], cause: str, fix: str
+) -> None:
+    with pytest.raises(StartupError, match=cause) as refusal:
+        choose_backend(plugins, ServeSettings(**given))  # type: ignore[arg-type]
+    assert refusal.value.exit_code is ExitCode.BACKEND
+    assert fix in refusal.value.fix
+
+
+def test_attention_and_block_size_that_the_backend_has(plugins: Plugins, abacus: Abacus) -> None:
+    assert choose_backend(plugins, ServeSettings(block_size=16, attention="native")) is abacus
+
+
 def test_without_a_type_the_backend_is_not_asked_what_it_can_do(plugins: Plugins, abacus: Abacus) -> None:
     assert choose_backend(plugins, ServeSettings(backend="abacus")) is abacus
     assert abacus.asked == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tgi_api.cli import main
-from tgi_core.engine.benchmark import BenchCase
+from tgi_core.benchmark.engine import BenchCase
 from tgi_core.errors import ExitCode
 
 CONFIG = {

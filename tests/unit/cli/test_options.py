@@ -11,7 +11,9 @@ import pytest
 
 from tgi_api.cli.bench import BENCH_OPTIONS, BenchSettings
 from tgi_api.cli.bench_http import BENCH_HTTP_OPTIONS, BenchHttpSettings
+from tgi_api.cli.bench_kernels import BENCH_KERNELS_OPTIONS, BenchKernelsSettings
 from tgi_api.cli.download import DOWNLOAD_OPTIONS, DownloadSettings
+from tgi_api.cli.explain import EXPLAIN_OPTIONS, ExplainSettings
 from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
 from tgi_api.cli.options import Effect, Option
 from tgi_api.cli.settings import ServeSettings
@@ -20,8 +22,10 @@ from tgi_core.errors import ExitCode
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 COMMANDS = [
     (LAUNCHER_OPTIONS, ServeSettings),
+    (EXPLAIN_OPTIONS, ExplainSettings),
     (DOWNLOAD_OPTIONS, DownloadSettings),
     (BENCH_OPTIONS, BenchSettings),
+    (BENCH_KERNELS_OPTIONS, BenchKernelsSettings),
     (BENCH_HTTP_OPTIONS, BenchHttpSettings),
 ]
 ALL_OPTIONS = [option for options, _ in COMMANDS for option in options]

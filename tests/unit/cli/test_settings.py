@@ -76,6 +76,8 @@ def test_every_setting_reaches_the_configuration() -> None:
         dtype="float32",
         cuda_memory_fraction=0.5,
         kv_cache_memory=1024,
+        block_size=256,
+        attention="flash-attn",
         cpu_threads=3,
         max_batch_size=5,
         max_batch_prefill_tokens=77,
@@ -89,6 +91,9 @@ def test_every_setting_reaches_the_configuration() -> None:
         max_top_n_tokens=11,
         max_client_batch_size=12,
         payload_limit=13,
+        watermark_gamma=0.25,
+        watermark_delta=3.0,
+        grammar_engine="other",
         hostname="::1",
         api_key="key",
         cors_allow_origin=("http://a",),
@@ -112,10 +117,13 @@ def test_every_setting_reaches_the_configuration() -> None:
         max_input_tokens=7,
         max_total_tokens=8,
         kv_cache_bytes=1024,
+        block_size=256,
+        attention="flash-attn",
         memory_fraction=0.5,
         prefix_cache=False,
         chunked_prefill=False,
         cpu_threads=3,
+        grammar_engine="other",
     )
     assert config.api == ApiConfig(
         hostname="::1",
@@ -125,6 +133,8 @@ def test_every_setting_reaches_the_configuration() -> None:
         max_stop_sequences=10,
         max_top_n_tokens=11,
         max_client_batch_size=12,
+        watermark_gamma=0.25,
+        watermark_delta=3.0,
         validation_workers=14,
         payload_limit=13,
         api_key="key",
@@ -133,6 +143,12 @@ def test_every_setting_reaches_the_configuration() -> None:
         json_output=True,
         log_level="debug",
     )
+
+
+def test_without_grammar_support_there_is_no_engine_for_it() -> None:
+    settings = ServeSettings(model_id="m", disable_grammar_support=True, grammar_engine="other")
+    config = make_config(settings, backend="cpu", model_dir=MODEL_DIR, port=1)
+    assert config.engine.grammar_engine is None
 
 
 def test_a_printed_configuration_hides_the_key() -> None:

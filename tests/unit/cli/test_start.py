@@ -76,12 +76,13 @@ def test_an_unknown_flag() -> None:
 def test_all_refusals_are_told_at_once_each_with_its_fix() -> None:
     run = tgi_serve(
         "--quantize", "awq", "--port", "x", "--max-input-tokens", "9", "--backend", "abacus", "--api-key", "s3cret",
-        "--env", MAX_TOTAL_TOKENS="9", LORA_ADAPTERS="a/b", MASTER_PORT="29500",
+        "--env", "--grammar-engine", "syntax", MAX_TOTAL_TOKENS="9", LORA_ADAPTERS="a/b", MASTER_PORT="29500",
     )  # fmt: skip
     text = refused(run, ExitCode.USAGE)
     for part in ("--quantize=awq", "--port=x", "LORA_ADAPTERS=a/b", "--max-input-tokens (9)", "No model", "`abacus`"):
         assert part in text
-    assert text.count("error: ") == 6
+    assert "no grammar engine `syntax`; installed are: llguidance" in text
+    assert text.count("error: ") == 7
     assert "MASTER_PORT has no effect" in run.stdout
     assert "--api-key=<hidden>" in run.stdout
     assert "s3cret" not in run.stdout + run.stderr

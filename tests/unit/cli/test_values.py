@@ -54,10 +54,23 @@ def test_size_refuses_what_is_no_amount_of_memory(text: str) -> None:
         values.size_bytes(text)
 
 
+def test_attention_takes_tgis_names_as_well() -> None:
+    read = [values.attention(name) for name in ("auto", " FlashInfer ", "paged", "FLASHDECODING", "triton")]
+    assert read == ["auto", "flashinfer", "auto", "flash-attn", "triton"]
+
+
 @pytest.mark.parametrize("text", ["0", "-0.1", "1.1", "nan", "x"])
 def test_fraction_refuses_what_lies_outside(text: str) -> None:
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         values.fraction(text)
+
+
+def test_a_number_of_a_range_may_be_either_end() -> None:
+    read = values.number_from(0, 100)
+    assert [read(text) for text in ("0", "100", "2.5")] == [0.0, 100.0, 2.5]
+    for text in ("-0.1", "100.1", "nan", "inf", "x"):
+        with pytest.raises(ValueError, match="from 0 to 100"):
+            read(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan", "soon"])

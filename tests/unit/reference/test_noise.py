@@ -35,15 +35,16 @@ def signed(seed: int) -> int:
     return seed - (1 << 64) if seed >= 1 << 63 else seed
 
 
+FIRST_CHOICE = torch.zeros(1, dtype=torch.int32)
 SEEDS = [0, 1, 42, 0xFFFFFFFF, 1 << 32, 0x8000000000000000, 0xFFFFFFFFFFFFFFFF, 0x0123456789ABCDEF]
 
 
 def noise_bits_of(seeds: list[int], positions: list[int], tokens: list[int], choice: int = 0) -> torch.Tensor:
     return noise_bits(
         torch.tensor([signed(seed) for seed in seeds]),
+        torch.full((len(seeds),), choice, dtype=torch.int32),
         torch.tensor(positions, dtype=torch.int32),
         torch.tensor(tokens, dtype=torch.int32),
-        choice,
     )
 
 
@@ -59,7 +60,7 @@ def test_integers_equal_the_plain_reference(choice: int) -> None:
 def test_values_follow_from_the_integers() -> None:
     tokens = torch.arange(2000, dtype=torch.int32)
     seed, position = torch.tensor([5]), torch.tensor([9], dtype=torch.int32)
-    values = gumbel_noise(seed, position, tokens)[0].tolist()
+    values = gumbel_noise(seed, FIRST_CHOICE, position, tokens)[0].tolist()
     for token, value in enumerate(values):
         uniform = (2 * (bits(5, 0, 9, token) >> 9) + 1) / 2**24
         assert value == pytest.approx(-math.log(-math.log(uniform)), rel=1e-5, abs=1e-6)
@@ -78,12 +79,14 @@ def test_rows_do_not_depend_on_their_neighbours() -> None:
     together = noise_bits_of([1, 2, 3], [7, 8, 9], tokens)
     assert torch.equal(together[1:2], noise_bits_of([2], [8], tokens))
     each_their_own = noise_bits(
-        torch.tensor([1, 2]),
-        torch.tensor([7, 8], dtype=torch.int32),
-        torch.tensor([[3, 1], [4, 3]], dtype=torch.int32),
+        torch.tensor([1, 2, 2]),
+        torch.tensor([0, 0, 5], dtype=torch.int32),
+        torch.tensor([7, 8, 8], dtype=torch.int32),
+        torch.tensor([[3, 1], [4, 3], [3, 1]], dtype=torch.int32),
     )
     assert each_their_own[0].tolist() == together[0, :2].tolist()
     assert each_their_own[1].tolist() == [together[1, 2].item(), together[1, 0].item()]
+    assert [value & MASK for value in each_their_own[2].tolist()] == [bits(2, 5, 8, 3), bits(2, 5, 8, 1)]
 
 
 def test_every_part_of_the_counter_matters() -> None:
@@ -102,13 +105,14 @@ def test_bits_are_uniform_along_each_axis(what: str) -> None:
     if what == "positions":
         seed = torch.full((size,), 7)
     token = axis.int() if what == "tokens" else torch.tensor([11], dtype=torch.int32)
-    cells = (noise_bits(seed, position, token).flatten().long() & MASK) >> 26
+    cells = (noise_bits(seed, torch.zeros(len(seed), dtype=torch.int32), position, token).flatten().long() & MASK) >> 26
     counts = torch.bincount(cells, minlength=64).double()
     chi_square = ((counts - 500) ** 2 / 500).sum().item()
     assert abs(chi_square - 63) < 5 * math.sqrt(2 * 63)
 
 
 def test_moments_are_those_of_a_gumbel_distribution() -> None:
-    values = gumbel_noise(torch.tensor([3]), torch.tensor([0], dtype=torch.int32), torch.arange(200_000).int())
+    position = torch.tensor([0], dtype=torch.int32)
+    values = gumbel_noise(torch.tensor([3]), FIRST_CHOICE, position, torch.arange(200_000).int())
     assert values.mean().item() == pytest.approx(0.57722, abs=0.01)
     assert values.var().item() == pytest.approx(math.pi**2 / 6, abs=0.03)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -8,22 +9,23 @@ from tests.support.outputs import RecordingClient, RecordingOutput
 from tests.support.text_tokenizers import encode
 from tgi_core.engine.frames import Finish
 from tgi_core.errors import GenerationError
-from tgi_core.requests import FinishReason, Generation, GenerationOptions, TextTokenizer
+from tgi_core.requests import Alternatives, FinishReason, Generation, GenerationOptions, TextTokenizer
+from tgi_core.sampling.grammar import Grammar, GrammarKind
 from tgi_core.sampling.params import SamplingParams
 
 EOS_ID = 1
-OPTIONS = GenerationOptions(sampling=SamplingParams(), ignore_eos=True)
 
 
 class Run:
     """A generation between a recording output and a recording client."""
 
-    def __init__(self, tokenizer: TextTokenizer, stops: Sequence[str] = (), *, include_stop: bool = False) -> None:
+    def __init__(self, tokenizer: TextTokenizer, stops: Sequence[str] = (), **options: Any) -> None:
         self.tokenizer = tokenizer
         self.output = RecordingOutput()
         self.client = RecordingClient()
-        self.generation = Generation(self.output, tokenizer, stops, include_stop=include_stop)
-        self.generation.submit(self.client, [5, 6], 9, OPTIONS)
+        given = {"sampling": SamplingParams(), "stop": tuple(stops)} | options
+        self.generation = Generation(self.output, tokenizer, GenerationOptions(**given))
+        self.generation.submit(self.client, [5, 6], 9)
 
     def feed(self, *texts: str, finish: Finish = Finish.NOT) -> None:
         """Push the tokens of the texts; ``finish`` comes with the last one."""
@@ -46,8 +48,10 @@ def letters(byte_level: TextTokenizer) -> TextTokenizer:
 
 
 def test_submit_and_cancel(letters: TextTokenizer) -> None:
-    run = Run(letters)
-    assert run.client.submitted == [([5, 6], 9, SamplingParams(), run.generation, True)]
+    grammar = Grammar(GrammarKind.REGEX, "a*")
+    run = Run(letters, ignore_eos=True, grammar=grammar, prompt_logprobs=True)
+    more = {"ignore_eos": True, "grammar": grammar, "prompt_logprobs": True}
+    assert run.client.submitted == [([5, 6], 9, SamplingParams(), run.generation, more)]
     run.generation.cancel()
     assert run.client.cancelled == [77]
 
@@ -56,8 +60,8 @@ def test_tokens_go_out_as_they_come(letters: TextTokenizer) -> None:
     run = Run(letters)
     run.feed("Q", "X")
     assert [tuple(token) for token in run.output.tokens] == [
-        (encode(letters, "Q")[0], "Q", -0.5, False),
-        (encode(letters, "X")[0], "X", -0.5, False),
+        (encode(letters, "Q")[0], "Q", -0.5, False, None),
+        (encode(letters, "X")[0], "X", -0.5, False, None),
     ]
     run.feed("Z", finish=Finish.LENGTH)
     assert run.output.reason is FinishReason.LENGTH
@@ -69,7 +73,7 @@ def test_eos_is_special_and_literal(letters: TextTokenizer) -> None:
     run = Run(letters)
     run.feed("Q")
     run.generation.on_token(EOS_ID, -0.1, Finish.EOS)
-    assert run.output.tokens[-1] == (EOS_ID, "</s>", -0.1, True)
+    assert run.output.tokens[-1] == (EOS_ID, "</s>", -0.1, True, None)
     assert run.output.text == "Q"
     assert run.output.reason is FinishReason.EOS
     assert run.generation.num_tokens == 2
@@ -79,7 +83,7 @@ def test_an_eos_that_the_tokenizer_does_not_mark_is_special_too(letters: TextTok
     run = Run(letters, ["Z"])
     token_id = encode(letters, "Z")[0]
     run.generation.on_token(token_id, -0.1, Finish.EOS)
-    assert run.output.tokens == [(token_id, "Z", -0.1, True)]
+    assert run.output.tokens == [(token_id, "Z", -0.1, True, None)]
     assert run.output.reason is FinishReason.EOS
 
 
@@ -107,7 +111,7 @@ class TestTgiStops:
         assert run.texts == ["Q", "X"]
 
     def test_length_comes_before_a_stop(self, letters: TextTokenizer) -> None:
-        run = Run(letters, ["Z"], include_stop=True)
+        run = Run(letters, ["Z"], include_stop=True, length_first=True)
         run.feed("QZ", finish=Finish.LENGTH)
         assert run.output.reason is FinishReason.LENGTH
         assert run.output.text == "QZ"
@@ -161,6 +165,64 @@ class TestOpenAIStops:
         assert run.output.reason is FinishReason.STOP
         assert run.output.text == "Q"
         assert run.client.finished == []
+
+    def test_the_stop_may_be_kept(self, letters: TextTokenizer) -> None:
+        run = Run(letters, ["Z"], include_stop=True)
+        run.feed("QZ", finish=Finish.LENGTH)
+        assert run.output.reason is FinishReason.STOP
+        assert run.output.text == "QZ"
+
+
+class TestMinTokens:
+    @pytest.mark.parametrize(("include_stop", "texts"), [(True, ["Q", "Z", "Q", "Z"]), (False, ["Q", "Z", "Q"])])
+    def test_a_stop_counts_from_the_least_number_of_tokens_on(
+        self, letters: TextTokenizer, include_stop: bool, texts: list[str]
+    ) -> None:
+        run = Run(letters, ["Z"], include_stop=include_stop, sampling=SamplingParams(min_tokens=3))
+        run.feed("QZQ")
+        assert run.output.reason is None
+        run.feed("Z")
+        assert run.texts == texts
+        assert run.client.finished == [(77, 4)]
+
+    def test_a_stop_may_begin_before(self, letters: TextTokenizer) -> None:
+        run = Run(letters, ["QX"], sampling=SamplingParams(min_tokens=3))
+        run.feed("QXQ")
+        assert run.texts == ["Q", "X"]
+        run.feed("X")
+        assert run.texts == ["Q", "X"]
+        assert run.output.reason is FinishReason.STOP
+
+
+class TestLogprobs:
+    TOPS = ([9, 8], [-0.1, -0.2]), ([7, 6], [-0.3, -0.4]), ([5, 4], [-0.5, -0.6])
+
+    def feed(self, run: Run, text: str) -> None:
+        for token_id, tops in zip(encode(run.tokenizer, text), self.TOPS, strict=True):
+            run.generation.on_top_tokens(*tops)
+            run.generation.on_token(token_id, -0.5, Finish.NOT)
+
+    @pytest.mark.parametrize("stops", [[], ["never"], ["QX"]])
+    @pytest.mark.parametrize("include_stop", [False, True])
+    def test_alternatives_stay_with_their_token(
+        self, letters: TextTokenizer, stops: list[str], include_stop: bool
+    ) -> None:
+        run = Run(letters, stops, include_stop=include_stop)
+        self.feed(run, "ZQZ")
+        assert [token.alternatives for token in run.output.tokens] == [Alternatives(*tops) for tops in self.TOPS]
+
+    def test_a_cut_token_keeps_them(self, letters: TextTokenizer) -> None:
+        run = Run(letters, ["xQ"])
+        run.generation.on_top_tokens([3], [-1.0])
+        run.feed("fox")
+        run.generation.on_top_tokens([2], [-2.0])
+        run.feed("Q")
+        assert [(token.text, token.alternatives) for token in run.output.tokens] == [("fo", ([3], [-1.0]))]
+
+    def test_those_of_the_prompt_are_passed_on(self, letters: TextTokenizer) -> None:
+        run = Run(letters)
+        run.generation.on_prompt_logprobs([-0.25])
+        assert run.output.prompt_logprobs == [-0.25]
 
 
 def test_an_error_ends_the_request(letters: TextTokenizer) -> None:

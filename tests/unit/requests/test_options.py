@@ -6,8 +6,14 @@ from tgi_core.errors import ValidationError
 from tgi_core.requests import GenerationOptions, RequestLimits, fit_prompt
 from tgi_core.sampling.params import SamplingParams
 
-LIMITS = RequestLimits(max_input_tokens=2999, max_total_tokens=3000)
 BOS = 1
+
+
+def limits_of(max_input_tokens: int, max_total_tokens: int) -> RequestLimits:
+    return RequestLimits(max_input_tokens=max_input_tokens, max_total_tokens=max_total_tokens, vocab_size=500)
+
+
+LIMITS = limits_of(2999, 3000)
 
 
 def options(**values: object) -> GenerationOptions:
@@ -45,14 +51,14 @@ def test_a_huge_number_is_refused_where_it_is_not_clamped() -> None:
 
 
 def test_a_prompt_over_the_input_limit() -> None:
-    limits = RequestLimits(max_input_tokens=10, max_total_tokens=3000)
+    limits = limits_of(10, 3000)
     assert fit_prompt([5] * 10, options(), limits)[1] == 2990
     with pytest.raises(ValidationError, match=r"`inputs` must have less than 10 tokens\. Given: 11"):
         fit_prompt([5] * 11, options(), limits)
 
 
 def test_a_prompt_that_fills_the_context_leaves_no_room() -> None:
-    limits = RequestLimits(max_input_tokens=3000, max_total_tokens=3000)
+    limits = limits_of(3000, 3000)
     with pytest.raises(ValidationError, match=r"less than 2999 tokens\. Given: 3000"):
         fit_prompt([5] * 3000, options(), limits)
 
@@ -78,10 +84,28 @@ def test_truncation_without_bos_keeps_the_tail() -> None:
 
 
 def test_the_input_limit_counts_after_truncation() -> None:
-    limits = RequestLimits(max_input_tokens=4, max_total_tokens=10)
+    limits = limits_of(4, 10)
     assert len(fit_prompt([5] * 100, options(truncate=4), limits)[0]) == 4
 
 
 def test_the_seed_is_told_only_when_it_matters() -> None:
     assert GenerationOptions(sampling=SamplingParams(seed=7)).seed is None
     assert GenerationOptions(sampling=SamplingParams(do_sample=True, seed=7)).seed == 7
+
+
+class TestChoices:
+    def test_one_generation_has_the_options_themselves(self) -> None:
+        given = options(stop=("a",))
+        assert given.choices() == [given]
+
+    def test_choices_share_a_seed_and_differ_by_their_index(self) -> None:
+        given = GenerationOptions(sampling=SamplingParams(do_sample=True, seed=7, top_k=3), best_of=3, n=2, stop=("a",))
+        samplings = [choice.sampling for choice in given.choices()]
+        assert samplings == [SamplingParams(do_sample=True, seed=7, top_k=3, choice=index) for index in range(3)]
+        assert {choice.stop for choice in given.choices()} == {("a",)}
+
+    def test_tgis_sequences_draw_a_seed_each(self) -> None:
+        given = GenerationOptions(sampling=SamplingParams(do_sample=True, seed=7), best_of=3, own_seeds=True)
+        choices = given.choices()
+        assert len({choice.seed for choice in choices} | {7}) == 4
+        assert {choice.sampling.choice for choice in choices} == {0}

@@ -138,7 +138,7 @@ def test_late_masks(running: tuple[EagerShard, KVBudget, WatchedReference]) -> N
     shard, _, _ = running
     step = plan(1, 0, 20, 20, new=enter(0), appended=[AppendedBlocks(0, 0, 0, [0, 1])], late=True)
     words = [0, 1 << 31, 1 << 3]
-    late = LateInputs([0], [b"".join(word.to_bytes(4, "little") for word in words)])
+    late = LateInputs([0], b"".join(word.to_bytes(4, "little") for word in words))
     result = run(shard, step, late)
     assert result.token_ids[0] in (63, 67)
     assert result.logprobs[0] > -20

@@ -67,13 +67,22 @@ class DeviceLengths(ReferenceKernels):
 class Running:
     """A warmed-up shard."""
 
-    def __init__(self, folder: Path, graph: GraphMode, kernels: ReferenceKernels) -> None:
-        self.device = RecordingDevice()
+    def __init__(
+        self,
+        folder: Path,
+        graph: GraphMode,
+        kernels: ReferenceKernels,
+        max_slots: int = 6,
+        device: RecordingDevice | None = None,
+    ) -> None:
+        self.device = device or RecordingDevice()
         capabilities = Capabilities(dtypes=("float32",), graph=graph, asynchronous=True)
         self.shard = EagerShard(ShardSpec(model_dir=folder, dtype="float32"), capabilities, self.device, kernels)
         self.shard.load(lambda loaded_bytes, total_bytes: None)
         self.budget: KVBudget = self.shard.warm_up(
-            ShardLimits(max_slots=6, max_step_tokens=64, block_size=16, max_total_tokens=128, kv_cache_bytes=1 << 22)
+            ShardLimits(
+                max_slots=max_slots, max_step_tokens=64, block_size=16, max_total_tokens=128, kv_cache_bytes=1 << 22
+            )
         )
 
     def generate(self, sampling: SamplingParams | None = None) -> Outputs:
@@ -107,11 +116,41 @@ def test_replayed_steps_give_the_same_tokens(folder: Path, recorded: Running) ->
     assert plain.replays == 0
 
 
-def test_a_tier_that_cannot_be_recorded_is_computed(folder: Path, recorded: Running) -> None:
+@pytest.mark.parametrize("sampling", [SamplingParams(do_sample=True, seed=4), SamplingParams(presence_penalty=1.0)])
+def test_a_tier_that_cannot_be_recorded_is_replayed_up_to_its_hidden_states(
+    folder: Path, recorded: Running, sampling: SamplingParams
+) -> None:
     plain = Running(folder, GraphMode.NONE, DeviceLengths())
-    sampling = SamplingParams(do_sample=True, seed=4)
     assert_same(recorded.generate(sampling), plain.generate(sampling))
-    assert recorded.replays == 0
+    assert recorded.replays > 10
+
+
+def test_the_other_sizes_are_recorded_in_idle_time(folder: Path) -> None:
+    running = Running(folder, GraphMode.DECODE, DeviceLengths(), max_slots=48)
+    at_start = len(running.device.graphs)
+    expected = running.generate()
+    # Of 1, 2, 4, 8, 16, 24, 32, 40, 48 rows those of 24 and 40 wait; each is recorded whole and up to hidden states.
+    assert running.shard.use_idle_time()
+    assert not running.shard.use_idle_time()
+    assert not running.shard.use_idle_time()
+    assert len(running.device.graphs) == at_start + 4
+    assert running.generate() == expected
+
+
+def test_idle_time_without_memory_is_given_up(folder: Path) -> None:
+    class Full(RecordingDevice):
+        is_full = False
+
+        def capture(self, work: Callable[[], None]) -> DeviceGraph:
+            if self.is_full:
+                raise torch.OutOfMemoryError("none left")
+            return super().capture(work)
+
+    device = Full()
+    running = Running(folder, GraphMode.DECODE, DeviceLengths(), max_slots=48, device=device)
+    device.is_full = True
+    assert not running.shard.use_idle_time()
+    assert [len(token_ids) for token_ids, _ in running.generate()] == [6, 11, 16, 21]
 
 
 def test_a_sampled_tier_is_replayed_where_the_kernels_say_so(folder: Path) -> None:

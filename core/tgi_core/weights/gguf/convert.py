@@ -31,11 +31,12 @@ CONVERTER_VERSION = 1
 _CHUNK_VALUES = 1 << 20  # a few MB of float32 stay in the CPU's cache
 
 
-def convert_gguf(gguf_path: Path, cache_dir: Path, progress: Progress = no_progress) -> Path:
+def convert_gguf(gguf_path: Path, cache_dir: Path, progress: Progress = no_progress, *, weights: bool = True) -> Path:
     """The converted folder of ``gguf_path`` below ``cache_dir``; made on the first call, found on later ones.
 
-    Weights become bfloat16, or stay float32 in a file that has nothing else. Processes may convert the same file at
-    once: each works in a folder of its own, the first one to finish provides the result.
+    Weights become bfloat16, or stay float32 in a file that has nothing else; without ``weights`` the folder may lack
+    them. Processes may convert the same file at once: each works in a folder of its own, the first one to finish
+    provides the result.
 
     Raises:
         StartupError: the file is damaged or uses what is not supported, or the cache cannot be written.
@@ -46,13 +47,15 @@ def convert_gguf(gguf_path: Path, cache_dir: Path, progress: Progress = no_progr
         raise StartupError(
             f"The GGUF file {gguf_path} cannot be read: {error}.", "Check the path and its permissions.", ExitCode.MODEL
         ) from error
+    if not target.is_dir() and not weights:
+        target = target.with_name(f"{target.name}-description")
     if target.is_dir():
         return target
     file = GgufFile(gguf_path)
     unfinished = cache_dir / f".{target.name}.{uuid.uuid4().hex}"
     try:
         unfinished.mkdir(parents=True)
-        _write_folder(file, unfinished, progress)
+        _write_folder(file, unfinished, progress, weights)
         _publish(unfinished, target)
     except OSError as error:
         raise StartupError(
@@ -79,13 +82,15 @@ def _publish(unfinished: Path, target: Path) -> None:
             raise
 
 
-def _write_folder(file: GgufFile, folder: Path, progress: Progress) -> None:
+def _write_folder(file: GgufFile, folder: Path, progress: Progress, weights: bool) -> None:
     plans = plan_tensors(file)
     keep_float32 = all(plan.source.type == GGMLQuantizationType.F32 for plan in plans)
     _write_json(folder / "config.json", model_config(file, "float32" if keep_float32 else "bfloat16"))
     _write_json(folder / "generation_config.json", generation_config(file.metadata))
     _write_json(folder / "tokenizer_config.json", tokenizer_config(file.metadata))
     (folder / "tokenizer.json").write_text(build_tokenizer(file.metadata).to_str(), encoding="utf-8")
+    if not weights:
+        return
     dtype = "F32" if keep_float32 else "BF16"
     entries = [TensorEntry(plan.name, dtype, plan.source.shape) for plan in plans]
     total_bytes = sum(entry.size_bytes for entry in entries)

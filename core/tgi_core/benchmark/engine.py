@@ -13,6 +13,7 @@ import msgspec
 
 from tgi_core.config import EngineConfig
 from tgi_core.contract import Backend, KVBudget, ShardLimits, ShardSpec
+from tgi_core.engine.attention import choose_attention
 from tgi_core.engine.frames import (
     Command,
     EngineMessage,
@@ -101,13 +102,20 @@ class EngineBenchmark:
 
     def __init__(self, backend: Backend, folder: ModelFolder, config: EngineConfig, dtype: str) -> None:
         capabilities = backend.capabilities()
+        block_size = config.block_size or capabilities.block_sizes[0]
+        attention = choose_attention(backend, config.attention, folder.path, dtype, block_size)
+        self.attention = attention.name
         started = time.monotonic()
         self._folder = folder
         self._config = config
         self._item_bytes = _ITEM_BYTES[dtype]
         self._shard = backend.create_shard(
             ShardSpec(
-                model_dir=folder.path, dtype=dtype, load_format=config.load_format, cpu_threads=config.cpu_threads
+                model_dir=folder.path,
+                dtype=dtype,
+                load_format=config.load_format,
+                cpu_threads=config.cpu_threads,
+                attention=attention,
             )
         )
         self._shard.load(_ignore_progress)
@@ -116,7 +124,7 @@ class EngineBenchmark:
             ShardLimits(
                 max_slots=config.max_slots,
                 max_step_tokens=config.max_step_tokens,
-                block_size=config.block_size or capabilities.block_sizes[0],
+                block_size=block_size,
                 max_total_tokens=config.max_total_tokens,
                 kv_cache_bytes=config.kv_cache_bytes,
                 memory_fraction=config.memory_fraction,
@@ -124,6 +132,9 @@ class EngineBenchmark:
         )
         self.load_seconds = loaded - started
         self.warm_up_seconds = time.monotonic() - loaded
+        # What a server does before its first request, and between them.
+        while self._shard.use_idle_time():
+            pass
         self.memory = [(line.name, line.size_bytes) for line in self._budget.memory]
         self._run_ahead = capabilities.run_ahead if config.run_ahead is None else config.run_ahead
         self._chunked_prefill = capabilities.chunked_prefill and config.chunked_prefill

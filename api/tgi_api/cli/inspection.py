@@ -1,0 +1,129 @@
+"""What can be known about a start before weights are loaded: what would be chosen, and what would be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tgi_api.cli.settings import ServeSettings, make_config
+from tgi_api.cli.summary import size_text
+from tgi_core.contract import AttentionChoice, AttentionOption, AttentionUse, Backend, ShapeMode
+from tgi_core.engine.attention import choose_attention, list_attention
+from tgi_core.errors import StartupError, TemplateError
+from tgi_core.model_folder import ModelFolder
+
+T = TypeVar("T")
+
+_NO_ATTENTION = AttentionChoice("", "", AttentionUse(specs=(), dtype="", block_size=0))
+"""Stands where the choice was refused."""
+
+
+class Inspection:
+    """Asks what the API process and the engine would ask, in one process and without a device.
+
+    Args:
+        settings: checked settings.
+        backend: the chosen one.
+        model_dir: the model's folder; it may lack weights that a start would bring.
+
+    Attributes:
+        settings, backend, capabilities: the settings, the backend and what it can do.
+        refusals: everything a start would refuse; the attributes below hold only where there are none.
+        model: facts about the model, by name.
+        model_max_tokens: the longest sequence the model was made for; None where its configuration does not say.
+        max_total_tokens: the longest sequence the engine would ask for; None leaves it to model and memory.
+        checkpoint_dtype, dtype: the checkpoint's type, and the one to compute in.
+        attention_options, attention: the backend's implementations for this model, and the one that is taken.
+        has_chat_template: whether chat is possible.
+        notes: what else a user should know.
+
+    Raises:
+        StartupError: there is no readable config.json.
+    """
+
+    def __init__(self, settings: ServeSettings, backend: Backend, model_dir: Path) -> None:
+        from tgi_core.engine.process import choose_dtype, choose_max_total_tokens
+
+        self.settings = settings
+        self.backend = backend
+        self.capabilities = capabilities = backend.capabilities()
+        self.refusals: list[StartupError] = []
+        self.notes: list[str] = []
+        self._folder = folder = ModelFolder(
+            model_dir, tokenizer_config_path=settings.tokenizer_config_path, chat_template=settings.chat_template
+        )
+        self.has_chat_template = self._try(self._check_texts, False)
+        self.model: dict[str, str] = self._try(self._describe_model, {})
+        self.model_max_tokens = self._try(lambda: folder.max_position_embeddings, None)
+        config = make_config(settings, backend=backend.info.name, model_dir=model_dir, port=settings.port)
+        self.max_total_tokens = self._try(
+            lambda: choose_max_total_tokens(
+                config.engine,
+                self.model_max_tokens,
+                chunked_prefill=capabilities.chunked_prefill and settings.prefill_chunking,
+            ),
+            None,
+        )
+        self.checkpoint_dtype = folder.dtype_name
+        self.dtype = self._try(
+            lambda: choose_dtype(settings.dtype, folder.dtype_name, backend, capabilities), capabilities.dtypes[0]
+        )
+        use = (model_dir, self.dtype, settings.block_size or capabilities.block_sizes[0])
+        self.attention = self._try(lambda: choose_attention(backend, settings.attention, *use), _NO_ATTENTION)
+        self.attention_options: tuple[AttentionOption, ...] = self._try(lambda: list_attention(backend, *use)[1], ())
+
+    def _try(self, work: Callable[[], T], otherwise: T) -> T:
+        """What ``work`` finds; a refusal is kept, once, though several questions meet it."""
+        try:
+            return work()
+        except StartupError as error:
+            if str(error) not in map(str, self.refusals):
+                self.refusals.append(error)
+            return otherwise
+
+    def _check_texts(self) -> bool:
+        """Read what the API process reads; whether there is a usable chat template."""
+        from tgi_api.server import load_template
+        from tgi_core.requests import TextTokenizer
+
+        TextTokenizer(self._folder.tokenizer_file).close()
+        template = load_template(self._folder)
+        if isinstance(template, TemplateError):
+            self.notes.append(f"Chat is not available: {template.detail}.")
+        return not isinstance(template, TemplateError)
+
+    def _describe_model(self) -> dict[str, str]:
+        folder = self._folder
+        longest = folder.max_position_embeddings
+        facts = {
+            "folder": str(folder.path),
+            "architecture": folder.model_type,
+            "vocabulary": f"{folder.vocab_size} tokens",
+            "context": "not said" if longest is None else f"{longest} tokens",
+            "checkpoint's type": folder.dtype_name,
+            "ends with tokens": ", ".join(map(str, sorted(folder.eos_token_ids))) or "none",
+        }
+        if self.capabilities.shape_mode is ShapeMode.WHOLE_MODEL:
+            return facts | {"weights": "the backend's own affair"}
+        from tgi_core.models.architecture import find_architecture
+        from tgi_core.models.hf_config import HFConfig
+        from tgi_core.shards.memory import check_max_total_tokens
+
+        config = HFConfig.read(folder.path)
+        model = find_architecture(config).build(config)
+        check_max_total_tokens(self.settings.max_total_tokens, model.max_positions)
+        return facts | {"weights": self._describe_weights()}
+
+    def _describe_weights(self) -> str:
+        """Read the headers of what is there."""
+        from tgi_core.weights.checkpoint import Checkpoint
+
+        settings, model_dir = self.settings, self._folder.path
+        if settings.load_format == "dummy":
+            return "random, made on the device"
+        given = settings.weights_cache_override or Path(settings.model_id or "").expanduser()
+        if given != model_dir and not any(model_dir.glob("*.safetensors")):
+            return "downloaded or converted at start"
+        checkpoint = Checkpoint.open(model_dir)
+        return f"{size_text(checkpoint.total_bytes)} in {len(checkpoint.names)} tensors"

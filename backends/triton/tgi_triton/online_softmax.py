@@ -1,0 +1,56 @@
+"""The step that decode and prefill attention repeat for each tile of keys and values.
+
+Source: Milakov and Gimelshein 2018 (online softmax), Dao 2023 (FlashAttention-2).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tgi_core.contract import AttentionSpec
+from tgi_triton.device_code import LOG2_E, dot, tanh
+
+
+@triton.jit
+def tile_scores(q, keys, score_scale, soft_cap, SOFT_CAP: tl.constexpr, UPCAST: tl.constexpr):
+    """Scores [M, TILE] of queries [M, D] and keys [TILE, D]; times ``sharpness`` they are in base 2."""
+    scores = dot(q, tl.trans(keys), UPCAST)
+    if SOFT_CAP:
+        scores = soft_cap * tanh(scores * score_scale)
+    return scores
+
+
+@triton.jit
+def sharpness(score_scale, SOFT_CAP: tl.constexpr):
+    """What brings ``tile_scores`` to base 2: a capped score is there already."""
+    if SOFT_CAP:
+        factor = score_scale * 0.0 + 1.0
+    else:
+        factor = score_scale
+    return factor
+
+
+@triton.jit
+def accumulate(sums, highest, total, scores, values, factor, MAY_SEE_NOTHING: tl.constexpr, UPCAST: tl.constexpr):
+    """Take a tile into the weighted sums [M, D]; ``highest`` and ``total`` [M] are the softmax's running statistics.
+
+    The scale enters with the exponential, where it costs nothing: one multiply-add instead of a product and a
+    difference. ``highest`` is in the unit of the scores. With MAY_SEE_NOTHING a query may have seen no key so far.
+    """
+    new_highest = tl.maximum(highest, tl.max(scores, axis=1))
+    shift = new_highest * factor
+    if MAY_SEE_NOTHING:
+        shift = tl.where(new_highest == float("-inf"), 0.0, shift)
+    weights = tl.exp2(scores * factor - shift[:, None])
+    shrink = tl.exp2(highest * factor - shift)
+    total = total * shrink + tl.sum(weights, axis=1)
+    sums = sums * shrink[:, None] + dot(weights.to(values.dtype), values, UPCAST)
+    return sums, new_highest, total
+
+
+def score_factors(spec: AttentionSpec) -> tuple[float, float]:
+    """(scale, soft cap) as the kernels take them: what follows the scores is exp2."""
+    if spec.soft_cap is None:
+        return spec.scale * LOG2_E, 0.0
+    return spec.scale / spec.soft_cap, spec.soft_cap * LOG2_E

