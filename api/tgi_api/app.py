@@ -8,8 +8,9 @@ from litestar.exceptions import HTTPException
 
 from tgi_api import docs
 from tgi_api.auth import require_key
-from tgi_api.errors import handle_http_exception, handle_request_error, handle_unexpected
+from tgi_api.error_replies import handle_http_exception, handle_request_error, handle_unexpected
 from tgi_api.openapi import build_document, document_route
+from tgi_api.request_id import send_request_id
 from tgi_api.routes import chat, completions, generate, info, tokenize
 from tgi_api.state import AppState
 from tgi_core import __version__
@@ -30,6 +31,7 @@ def create_app(state: AppState) -> Litestar:
             Exception: handle_unexpected,
         },
         cors_config=CORSConfig(allow_origins=list(api.cors_allow_origin) or ["*"], allow_methods=["GET", "POST"]),
+        before_send=[send_request_id],
         request_max_body_size=api.payload_limit,
         openapi_config=None,
         logging_config=None,

@@ -9,12 +9,16 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from tgi_api.errors import AnyRequest, CancelledRequestError
 from tgi_api.metrics import RequestTimings
 from tgi_api.output import Output, Prompt
+from tgi_api.request_id import request_id_of, set_request_id
 from tgi_api.sse import EventBuffer, EventStream
 from tgi_api.state import AppState
 from tgi_core.errors import RequestError, ValidationError
 from tgi_core.requests import GenerationOptions, fit_prompt
+
+_CANCELLED = "The request was cancelled"
 
 
 class Call:
@@ -23,17 +27,23 @@ class Call:
     Whatever way a call ends, its running generations are cancelled, its permits are given back and each generation
     is counted once: as a success, as a failure by its cause, or as dropped by the client.
 
+    Args:
+        server: the server.
+        request: the HTTP request.
+
     Attributes:
         arrived_at: seconds of ``time.monotonic``.
     """
 
-    def __init__(self, server: AppState) -> None:
+    def __init__(self, server: AppState, request: AnyRequest) -> None:
         self.arrived_at = time.monotonic()
         self._server = server
+        self._scope = request.scope
         self._outputs: list[Output] = []
         self._permits = 0
         self._is_streamed = False
         self._is_closed = False
+        self._is_cancelled = False
         server.metrics.request_count.inc()
 
     def __enter__(self) -> Self:
@@ -47,16 +57,26 @@ class Call:
         if not self._is_streamed:
             self.close()
 
-    def admit(self, num_generations: int) -> None:
-        """Take a permit for each generation.
+    @property
+    def request_id(self) -> str:
+        """What the client may cancel the request by."""
+        return request_id_of(self._scope)
+
+    def admit(self, num_generations: int, request_id: str | None = None) -> None:
+        """Take a permit for each generation; from now on the request can be cancelled.
+
+        ``request_id``: the one in the body, if there is one; it wins over the header.
 
         Raises:
             ValidationError: there are not so many.
             OverloadedError: not enough are free.
             EngineUnavailableError: the server drains.
         """
+        if request_id is not None:
+            set_request_id(self._scope, request_id)
         self._server.permits.take(num_generations)
         self._permits = num_generations
+        self._server.running.add(self.request_id, self)
         self._server.metrics.request_count.inc(num_generations - 1)
 
     async def prepare(
@@ -90,7 +110,10 @@ class Call:
 
         Raises:
             EngineUnavailableError: no engine is up.
+            CancelledRequestError: the request was cancelled.
         """
+        if self._is_cancelled:
+            raise CancelledRequestError(_CANCELLED)
         prompt = output.prompt
         output.generation.submit(self._server.client, prompt.token_ids, prompt.max_new_tokens)
         self._outputs.append(output)
@@ -103,11 +126,22 @@ class Call:
         self._is_streamed = True
         return EventStream(buffer, self.close, headers)
 
+    def cancel(self) -> int:
+        """End every generation with an error; how many there were."""
+        self._is_cancelled = True
+        running = [output for output in self._outputs if output.reason is None and output.error is None]
+        for output in running:
+            output.generation.cancel()
+            output.generation.on_error(CancelledRequestError(_CANCELLED))
+        return len(running)
+
     def close(self) -> None:
         """End the call; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
+        if self._permits:
+            self._server.running.remove(self.request_id, self)
         for output in self._outputs:
             self._account(output)
         self._server.permits.release(self._permits)

@@ -1,28 +1,15 @@
-"""What goes wrong before and around a generation, and how every error becomes ``{"error", "error_type"}``."""
+"""What goes wrong before and around a generation."""
 
 from __future__ import annotations
 
-import logging
+import re
 
 from litestar import Request
 from litestar.datastructures import State
-from litestar.exceptions import HTTPException
-from litestar.response import Response
 
-from tgi_api.schemas.error import ErrorResponse
 from tgi_core.errors import RequestError
 
-logger = logging.getLogger(__name__)
-
 AnyRequest = Request[None, None, State]
-
-_RETRY_AFTER_S = {429: 1, 503: 5}
-"""A full server has a place again within a second or so, a restarted engine loads for several."""
-
-_FRAMEWORK_ERRORS = {
-    404: ("not_found", "There is no such route"),
-    405: ("method_not_allowed", "This route does not take the method"),
-}
 
 
 class MalformedBodyError(RequestError):
@@ -41,6 +28,12 @@ class BodyTypeError(RequestError):
     error_type = "validation"
     metric = "validation"
     prefix = "Failed to deserialize the JSON body: "
+
+    @property
+    def param(self) -> str | None:
+        """The field by its path, without the body's own ``$.``; or the field that is missing."""
+        found = re.search(r" - at `\$\.?([^`]+)`$|required field `([^`]+)`$", self.detail)
+        return (found[1] or found[2]) if found else None
 
 
 class MediaTypeError(RequestError):
@@ -64,6 +57,7 @@ class UnauthorizedError(RequestError):
 
     status = 401
     error_type = "authentication"
+    code = "invalid_api_key"
     metric = "validation"
 
 
@@ -91,24 +85,63 @@ class BatchSizeError(RequestError):
     metric = "validation"
 
 
-def handle_request_error(_: AnyRequest, error: RequestError) -> Response[ErrorResponse]:
-    """Exception handler of our own errors."""
-    headers = {}
-    if error.status in _RETRY_AFTER_S:
-        headers["retry-after"] = str(_RETRY_AFTER_S[error.status])
-    if error.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return Response(ErrorResponse(str(error), error.error_type), status_code=error.status, headers=headers)
+class ModelNotFoundError(RequestError):
+    """No such model: 404."""
+
+    status = 404
+    error_type = "model_not_found"
+    code = "model_not_found"
+    metric = "validation"
 
 
-def handle_http_exception(request: AnyRequest, error: HTTPException) -> Response[ErrorResponse]:
-    """Exception handler of litestar's errors: no such route, wrong method."""
-    error_type, text = _FRAMEWORK_ERRORS.get(error.status_code, ("http", error.detail))
-    body = ErrorResponse(f"{text}: {request.method} {request.scope['path']}", error_type)
-    return Response(body, status_code=error.status_code, headers=dict(error.headers or {}))
+class RequestNotFoundError(RequestError):
+    """No running request has the id: 404."""
+
+    status = 404
+    error_type = "request_not_found"
+    code = "request_not_found"
+    metric = "validation"
 
 
-def handle_unexpected(request: AnyRequest, error: Exception) -> Response[ErrorResponse]:
-    """Exception handler of bugs: the log gets the traceback, the client does not."""
-    logger.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
-    return Response(ErrorResponse("Internal server error", "internal"), status_code=500)
+class CancelledRequestError(RequestError):
+    """The request was cancelled over the cancel route: 499 by custom."""
+
+    status = 499
+    error_type = "cancelled"
+    code = "cancelled"
+    metric = "cancelled"
+
+
+class InternalError(RequestError):
+    """A bug: 500."""
+
+
+class FrameworkError(RequestError):
+    """An error of the HTTP framework at a place such as "GET /path"."""
+
+    error_type = "http"
+    metric = "validation"
+
+    def __init__(self, place: str, detail: str, status: int) -> None:
+        super().__init__(f"{detail}: {place}")
+        self.status = status
+
+
+class NotFoundError(FrameworkError):
+    """No such route: 404."""
+
+    error_type = "not_found"
+    code = "not_found"
+
+    def __init__(self, place: str, detail: str, status: int) -> None:
+        super().__init__(place, "There is no such route", status)
+
+
+class MethodError(FrameworkError):
+    """A method that the route does not take: 405."""
+
+    error_type = "method_not_allowed"
+    code = "method_not_allowed"
+
+    def __init__(self, place: str, detail: str, status: int) -> None:
+        super().__init__(place, "This route does not take the method", status)

@@ -7,7 +7,7 @@ Every handler carries an ``Operation`` under ``OPERATION`` in its ``opt``.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,23 +15,27 @@ from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 
-from tgi_api.schemas.error import ErrorResponse
+from tgi_api.error_replies import error_form
+from tgi_api.schemas.error import AnthropicError, ErrorResponse, OpenAIError
 
 OPERATION = "operation"
 
 _ERROR_TEXTS = {
     400: "The body is not JSON",
     401: "The API key is missing or wrong",
+    404: "There is no such thing",
     413: "The body is too large",
     415: "The content type is not JSON",
     422: "The request is not valid",
     424: "The engine failed while it generated",
     429: "The concurrency limit is reached",
+    499: "The request was cancelled",
     500: "Internal error",
     503: "The model is not available",
 }
 BODY_ERRORS = (400, 413, 415, 422)
-GENERATION_ERRORS = (*BODY_ERRORS, 424, 429, 500, 503)
+TOKENIZER_ERRORS = (*BODY_ERRORS, 429, 503)
+GENERATION_ERRORS = (*BODY_ERRORS, 424, 429, 499, 500, 503)
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -40,9 +44,9 @@ class Operation(msgspec.Struct, frozen=True):
     Attributes:
         summary: one line.
         tag: its group.
-        body: type of the JSON body.
-        reply: type of the JSON reply.
-        event: type of one event's data, for a route that streams.
+        body: type of the JSON body; a tuple of types is one of them.
+        reply: type of the JSON reply, or a tuple.
+        event: type of one event's data, for a route that streams, or a tuple.
         text: description of a reply that is not JSON.
         errors: statuses of the error replies.
         is_protected: whether it asks for the API key, when the server has one.
@@ -61,8 +65,7 @@ class Operation(msgspec.Struct, frozen=True):
 def build_document(handlers: Sequence[HTTPRouteHandler], version: str) -> bytes:
     """The document of ``handlers`` as JSON."""
     operations: list[Operation] = [handler.opt[OPERATION] for handler in handlers]
-    types = [kind for operation in operations for kind in (operation.body, operation.reply, operation.event) if kind]
-    types = list(dict.fromkeys((*types, ErrorResponse)))
+    types = list(dict.fromkeys((*_types(operations), ErrorResponse, OpenAIError, AnthropicError)))
     refs, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     schemas = dict(zip(types, refs, strict=True))
 
@@ -71,7 +74,11 @@ def build_document(handlers: Sequence[HTTPRouteHandler], version: str) -> bytes:
         for path in sorted(handler.paths):
             for method in sorted(handler.http_methods):
                 name = "_".join(re.findall(r"\w+", f"{method.lower()} {path}"))
-                paths.setdefault(path, {})[method.lower()] = {"operationId": name, **_describe(operation, schemas)}
+                place = re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
+                paths.setdefault(place, {})[method.lower()] = {
+                    "operationId": name,
+                    **_describe(place, operation, schemas),
+                }
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -100,12 +107,22 @@ def document_route(document: bytes) -> HTTPRouteHandler:
     return openapi_document
 
 
-def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _types(operations: Sequence[Operation]) -> Iterator[Any]:
+    for operation in operations:
+        for kind in (operation.body, operation.reply, operation.event):
+            yield from kind if isinstance(kind, tuple) else (kind,) if kind else ()
+
+
+def _schema(kind: Any, schemas: dict[Any, Any]) -> Any:
+    return {"anyOf": [schemas[one] for one in kind]} if isinstance(kind, tuple) else schemas[kind]
+
+
+def _describe(path: str, operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if operation.reply:
-        content["application/json"] = {"schema": schemas[operation.reply]}
+        content["application/json"] = {"schema": _schema(operation.reply, schemas)}
     if operation.event:
-        content["text/event-stream"] = {"schema": schemas[operation.event]}
+        content["text/event-stream"] = {"schema": _schema(operation.event, schemas)}
     ok: dict[str, Any] = {"description": operation.text or "Success"}
     if content:
         ok["content"] = content
@@ -113,13 +130,19 @@ def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     for status in (*operation.errors, *((401,) if operation.is_protected else ())):
         responses[str(status)] = {
             "description": _ERROR_TEXTS[status],
-            "content": {"application/json": {"schema": schemas[ErrorResponse]}},
+            "content": {"application/json": {"schema": schemas[error_form(path).schema]}},
         }
     entry: dict[str, Any] = {"summary": operation.summary, "tags": [operation.tag], "responses": responses}
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+    if parameters:
+        entry["parameters"] = parameters
     if operation.body:
         entry["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": schemas[operation.body]}},
+            "content": {"application/json": {"schema": _schema(operation.body, schemas)}},
         }
     if operation.is_protected:
         # The empty alternative: a server without a key asks for none.

@@ -7,6 +7,7 @@ import re
 from tgi_api.admission import Permits
 from tgi_api.errors import AnyRequest
 from tgi_api.metrics import Metrics
+from tgi_api.running import RunningCalls
 from tgi_core import __version__
 from tgi_core.config import EngineInfo, ServerConfig
 from tgi_core.engine.client import EngineClient
@@ -26,6 +27,7 @@ class AppState:
         grammars: tests constraints on the output; None where there may be none.
         metrics: what was counted.
         permits: places for generations.
+        running: calls that can be cancelled.
         fingerprint: ``system_fingerprint`` of OpenAI's replies.
         compute_type: value of the ``x-compute-type`` header.
     """
@@ -45,6 +47,7 @@ class AppState:
         self.grammars = grammars
         self.metrics = Metrics(client, self.info)
         self.permits = Permits(config.api.max_concurrent_requests)
+        self.running = RunningCalls()
         self.fingerprint = f"{__version__}-native"
         self.compute_type = f"1-{re.sub(r'[^a-z0-9.]+', '-', self.info.device.lower()).strip('-')}"
         client.on_step = self.metrics.observe_step

@@ -38,6 +38,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_input_tokens, max_total_tokens: limits of one request; None lets model and memory decide.
         block_size: tokens in a KV block; None takes the backend's preferred one.
         kv_cache_bytes: memory for the KV cache; None takes what is left.
+        kv_cache_tokens: most tokens the KV cache may hold (TGI: max_batch_total_tokens); None sets no bound of its own.
         memory_fraction: share of the device's memory this server may use.
         prefix_cache, chunked_prefill: switches, both on by default.
         run_ahead: steps launched before the oldest is collected; None takes the backend's.
@@ -55,6 +56,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_total_tokens: int | None = None
     block_size: int | None = None
     kv_cache_bytes: int | None = None
+    kv_cache_tokens: int | None = None
     memory_fraction: float = 0.9
     prefix_cache: bool = True
     chunked_prefill: bool = True
@@ -75,6 +77,9 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
         validation_workers: threads that tokenize.
         payload_limit: largest body in bytes.
         api_key: bearer token that protected routes ask for; None leaves them open.
+        served_model_names: what the model is called beside its id.
+        compute_type: value of the ``x-compute-type`` header; None describes the device.
+        predict_route, health_route: further paths of the Vertex route and of health; None for none.
         cors_allow_origin: allowed origins; empty allows any.
         graceful_termination_timeout_s: how long running requests may take to finish after a stop signal.
         json_output, log_level: of the log lines of every process, as ``tgi_core.logs.configure_logging`` takes them.
@@ -92,6 +97,10 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     validation_workers: int = 2
     payload_limit: int = 2_000_000
     api_key: str | None = None
+    served_model_names: tuple[str, ...] = ()
+    compute_type: str | None = None
+    predict_route: str | None = None
+    health_route: str | None = None
     cors_allow_origin: tuple[str, ...] = ()
     graceful_termination_timeout_s: float = 90.0
     json_output: bool = False

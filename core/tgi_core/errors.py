@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+
+_FIELD = re.compile(r"`(\w[\w.\[\]]*)`")
 
 
 class ExitCode(IntEnum):
@@ -47,22 +50,31 @@ class DeviceMemoryError(TgiServeError):
 
 
 class RequestError(TgiServeError):
-    """One request fails; the reply is TGI's ``{"error", "error_type"}`` with ``status``.
+    """One request fails.
 
     Attributes:
         status: HTTP status code.
         error_type: TGI's ``error_type``, which clients map to exceptions.
+        code: OpenAI's name of the problem, where it has one.
         metric: value of the ``err`` label of ``tgi_request_failure``.
+        detail: the text; one that is about a field begins with the field's name in backticks.
     """
 
     status = 500
     error_type = "internal"
+    code: str | None = None
     metric = "generation"
     prefix = ""
 
     def __init__(self, detail: str) -> None:
         super().__init__(self.prefix + detail)
         self.detail = detail
+
+    @property
+    def param(self) -> str | None:
+        """The field that the error is about."""
+        found = _FIELD.match(self.detail)
+        return found[1] if found else None
 
 
 class ValidationError(RequestError):
@@ -72,6 +84,12 @@ class ValidationError(RequestError):
     error_type = "validation"
     metric = "validation"
     prefix = "Input validation error: "
+
+
+class ContextLengthError(ValidationError):
+    """The prompt, or it and the tokens to generate, do not fit the context."""
+
+    code = "context_length_exceeded"
 
 
 class TemplateError(RequestError):
@@ -88,6 +106,7 @@ class OverloadedError(RequestError):
 
     status = 429
     error_type = "overloaded"
+    code = "rate_limit_exceeded"
     metric = "overloaded"
 
     def __init__(self, detail: str = "Model is overloaded") -> None:

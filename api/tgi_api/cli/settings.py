@@ -21,6 +21,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     model_id: str | None = None
     revision: str | None = None
+    served_model_name: tuple[str, ...] = ()
     huggingface_hub_cache: Path | None = None
     weights_cache_override: Path | None = None
     tokenizer_config_path: Path | None = None
@@ -30,6 +31,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = _ENGINE.dtype
     cuda_memory_fraction: float = _ENGINE.memory_fraction
     kv_cache_memory: int | None = None
+    max_batch_total_tokens: int | None = None
     block_size: int | None = None
     attention: str = _ENGINE.attention
     cpu_threads: int | None = None
@@ -52,9 +54,12 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     disable_grammar_support: bool = False
     hostname: str = _API.hostname
     port: int = _API.port
+    aip_predict_route: str | None = None
+    aip_health_route: str | None = None
     api_key: str | None = None
     cors_allow_origin: tuple[str, ...] = ()
     validation_workers: int = _API.validation_workers
+    compute_type: str | None = None
     graceful_termination_timeout: float = _API.graceful_termination_timeout_s
     json_output: bool = _API.json_output
     log_level: str = _API.log_level
@@ -109,6 +114,16 @@ def check_settings(settings: ServeSettings) -> list[StartupError]:
                 f"Use --max-batch-prefill-tokens {longest} or more, or allow prefill chunking.",
             )
         )
+    cache = settings.max_batch_total_tokens
+    longest_sequence = total if total is not None else longest and longest + 1
+    if cache is not None and longest_sequence is not None and longest_sequence > cache:
+        name = "--max-total-tokens" if total is not None else "--max-input-tokens and one more"
+        problems.append(
+            _usage(
+                f"{name} ({longest_sequence}) must be at most --max-batch-total-tokens ({cache}), the KV cache's size.",
+                f"Use --max-batch-total-tokens {longest_sequence} or more, or leave it out: the cache takes what fits.",
+            )
+        )
     return problems
 
 
@@ -138,6 +153,7 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             max_input_tokens=settings.longest_input,
             max_total_tokens=settings.max_total_tokens,
             kv_cache_bytes=settings.kv_cache_memory,
+            kv_cache_tokens=settings.max_batch_total_tokens,
             block_size=settings.block_size,
             attention=settings.attention,
             memory_fraction=settings.cuda_memory_fraction,
@@ -159,6 +175,10 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             validation_workers=settings.validation_workers,
             payload_limit=settings.payload_limit,
             api_key=settings.api_key,
+            served_model_names=settings.served_model_name,
+            compute_type=settings.compute_type,
+            predict_route=settings.aip_predict_route,
+            health_route=settings.aip_health_route,
             cors_allow_origin=settings.cors_allow_origin,
             graceful_termination_timeout_s=settings.graceful_termination_timeout,
             json_output=settings.json_output,

@@ -13,6 +13,7 @@ from pathlib import Path
 Reader = Callable[[str], object]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|B|kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)")
+_ROUTE = re.compile(r"/[\w./:@-]*", re.ASCII)
 _UNIT_BYTES = {"": 1, "B": 1} | {
     name: base**power
     for power, letter in enumerate("KMGT", start=1)
@@ -107,8 +108,9 @@ def choice(*names: str) -> Callable[[str], str]:
     return read
 
 
-_TGI_ATTENTION = {"paged": "auto", "flashdecoding": "flash-attn"}
-"""TGI's names: its paged kernels, which every implementation here replaces, and flash-attn over a block table."""
+_TGI_ATTENTION = {"paged": "auto", "flashdecoding": "flash-attn", "flashdecoding-ipex": "auto"}
+"""TGI's names: its paged kernels and Intel's, which every implementation here replaces, and flash-attn over a block
+table."""
 
 
 def attention(value: str) -> str:
@@ -145,6 +147,13 @@ def existing_directory(value: str) -> Path:
 def any_path(value: str) -> Path:
     """A path that need not exist."""
     return Path(text(value))
+
+
+def route_path(value: str) -> str:
+    """The path of an HTTP route."""
+    if not _ROUTE.fullmatch(value):
+        raise ValueError("a path such as /predict")
+    return value
 
 
 def ip_address(value: str) -> str:

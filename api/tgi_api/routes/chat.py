@@ -52,7 +52,7 @@ _TAG = "OpenAI"
 async def chat_completions(request: AnyRequest) -> ASGIResponse:
     """A chat completion, or a stream of its chunks."""
     server = server_of(request)
-    with Call(server) as call:
+    with Call(server, request) as call:
         body = await read_body(request, ChatRequest)
         options = validate_openai(body, server.limits)
         if body.echo:

@@ -45,7 +45,7 @@ from tgi_core.requests import require_inputs, validate_openai
 async def completions(request: AnyRequest) -> ASGIResponse:
     """A completion with one or several choices for each prompt, or a stream of its chunks."""
     server = server_of(request)
-    with Call(server) as call:
+    with Call(server, request) as call:
         body = await read_body(request, CompletionRequest)
         texts = _prompts(body, server.config.api.max_client_batch_size)
         options = validate_openai(body, server.limits)

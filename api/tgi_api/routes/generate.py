@@ -44,7 +44,7 @@ _TAG = "Text Generation Inference"
 async def generate(request: AnyRequest) -> ASGIResponse:
     """One object."""
     server = server_of(request)
-    with Call(server) as call:
+    with Call(server, request) as call:
         body = await read_body(request, GenerateRequest)
         reply, headers = await _generate(request, call, server, body, full_text_default=False)
         return json_reply(reply, headers)
@@ -62,7 +62,7 @@ async def generate(request: AnyRequest) -> ASGIResponse:
 async def generate_stream(request: AnyRequest) -> ASGIResponse:
     """A stream."""
     server = server_of(request)
-    with Call(server) as call:
+    with Call(server, request) as call:
         body = await read_body(request, GenerateRequest)
         return await _stream(call, server, body, full_text_default=False)
 
@@ -84,7 +84,7 @@ async def generate_stream(request: AnyRequest) -> ASGIResponse:
 async def compat_generate(request: AnyRequest) -> ASGIResponse:
     """A list of one object, or a stream. The prompt is part of the text unless the request says otherwise."""
     server = server_of(request)
-    with Call(server) as call:
+    with Call(server, request) as call:
         body = await read_body(request, CompatGenerateRequest)
         if body.stream:
             return await _stream(call, server, body, full_text_default=True)

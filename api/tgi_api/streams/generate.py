@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from tgi_api.error_replies import tgi_error
 from tgi_api.logprobs import top_tokens
 from tgi_api.numbers import float32_json
 from tgi_api.output import Output, Prompt
-from tgi_api.schemas.error import ErrorResponse
 from tgi_api.schemas.generate import StreamDetails
 from tgi_api.sse import EventBuffer
 from tgi_core.errors import RequestError
@@ -66,5 +66,5 @@ class GenerateStream(Output):
         self._buffer.end()
 
     def failed(self, error: RequestError) -> None:
-        self._buffer.push(b"data: " + _encode(ErrorResponse(str(error), error.error_type)) + b"\n\n")
+        self._buffer.push(b"data: " + _encode(tgi_error(error)) + b"\n\n")
         self._buffer.end()

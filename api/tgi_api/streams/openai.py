@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from tgi_api.error_replies import openai_error_event
 from tgi_api.output import Prompt
 from tgi_api.reply import ReplyHead, count_usage
-from tgi_api.schemas.error import OpenAIErrorDetail, OpenAIStreamError
 from tgi_api.sse import DONE, EventBuffer
 from tgi_core.errors import RequestError
 
@@ -55,8 +55,7 @@ class OpenAIStream:
 
     def fail(self, error: RequestError) -> None:
         """A generation has failed, which ends the stream for all."""
-        body = OpenAIStreamError(OpenAIErrorDetail(str(error), error.status))
-        self.buffer.push(b"data: " + encode(body) + b"\n\n")
+        self.buffer.push(b"data: " + encode(openai_error_event(error)) + b"\n\n")
         self._end()
 
     def _end(self) -> None:

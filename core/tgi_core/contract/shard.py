@@ -45,6 +45,7 @@ class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
         max_step_tokens: tokens one step may compute.
         block_size: tokens in a KV block.
         kv_cache_bytes: memory for the KV cache; None takes what is left.
+        kv_cache_tokens: most tokens the KV cache may hold, rounded up to whole blocks; None sets no bound of its own.
         memory_fraction: share of the device's memory this server may use.
     """
 
@@ -53,6 +54,7 @@ class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     max_total_tokens: int | None = None
     kv_cache_bytes: int | None = None
+    kv_cache_tokens: int | None = None
     memory_fraction: float = 0.9
 
 

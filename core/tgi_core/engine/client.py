@@ -129,6 +129,7 @@ class EngineClient:
         ignore_eos: bool = False,
         grammar: Grammar | None = None,
         prompt_logprobs: bool = False,
+        stop_token_ids: tuple[int, ...] = (),
     ) -> int:
         """Send a request; its tokens go to ``sink``. Returns its id.
 
@@ -140,7 +141,18 @@ class EngineClient:
         self._next_id += 1
         request_id = self._next_id
         self._sinks[request_id] = sink
-        self._send(Submit(request_id, pack_ids(prompt), max_new_tokens, sampling, ignore_eos, grammar, prompt_logprobs))
+        self._send(
+            Submit(
+                request_id,
+                pack_ids(prompt),
+                max_new_tokens,
+                sampling,
+                ignore_eos=ignore_eos,
+                grammar=grammar,
+                prompt_logprobs=prompt_logprobs,
+                stop_token_ids=stop_token_ids,
+            )
+        )
         return request_id
 
     def finish(self, request_id: int, num_tokens: int) -> None:

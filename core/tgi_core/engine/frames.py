@@ -23,6 +23,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
         ignore_eos: EOS is a token like any other.
         grammar: what the output must match; None for anything.
         prompt_logprobs: report the log-probabilities of the prompt's tokens.
+        stop_token_ids: tokens that end this request, beside the model's own.
     """
 
     request_id: int
@@ -32,6 +33,7 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
     ignore_eos: bool = False
     grammar: Grammar | None = None
     prompt_logprobs: bool = False
+    stop_token_ids: tuple[int, ...] = ()
 
 
 class FinishRequest(msgspec.Struct, frozen=True, array_like=True, tag="finish"):

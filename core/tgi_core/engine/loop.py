@@ -202,6 +202,7 @@ class EngineLoop:
             command.sampling,
             ignore_eos=command.ignore_eos,
             prompt_logprobs=command.prompt_logprobs,
+            stop_token_ids=command.stop_token_ids,
             submitted_at=time.monotonic(),
         )
         if command.grammar is None:

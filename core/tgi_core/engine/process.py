@@ -99,6 +99,7 @@ class _Engine:
                 config.engine, folder.max_position_embeddings, chunked_prefill=chunked_prefill
             ),
             kv_cache_bytes=config.engine.kv_cache_bytes,
+            kv_cache_tokens=config.engine.kv_cache_tokens,
             memory_fraction=config.engine.memory_fraction,
         )
         budget = self._shard.warm_up(limits)

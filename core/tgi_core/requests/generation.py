@@ -39,6 +39,13 @@ class Alternatives(NamedTuple):
     logprobs: Sequence[float]
 
 
+_FINISH_REASONS = {
+    Finish.EOS: FinishReason.EOS,
+    Finish.LENGTH: FinishReason.LENGTH,
+    Finish.STOP_TOKEN: FinishReason.STOP,
+}
+
+
 class GenerationOutput(Protocol):
     """What receives a request's tokens and its end; called on the event loop, must neither block nor raise.
 
@@ -180,7 +187,7 @@ class Generation:
             return
         if finish:
             self._release(self._length)
-            self._end(FinishReason.EOS if finish is Finish.EOS else FinishReason.LENGTH)
+            self._end(_FINISH_REASONS[finish])
 
     def on_error(self, error: RequestError) -> None:
         """The request has failed in the engine."""

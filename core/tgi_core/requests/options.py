@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from tgi_core.errors import ValidationError
+from tgi_core.errors import ContextLengthError, ValidationError
 from tgi_core.sampling.grammar import Grammar
 from tgi_core.sampling.params import SamplingParams
 
@@ -118,13 +118,13 @@ def fit_prompt(
     if wanted is not None:
         needed = min(wanted, TGI_ADMISSION_TOKENS) if options.clamp_new_tokens else wanted
         if needed > room:
-            raise ValidationError(
+            raise ContextLengthError(
                 f"`inputs` tokens + `max_new_tokens` must be <= {limits.max_total_tokens}. "
                 f"Given: {num_tokens} `inputs` tokens and {wanted} `max_new_tokens`"
             )
     max_input_tokens = min(limits.max_input_tokens, limits.max_total_tokens - 1)
     if num_tokens > max_input_tokens:
-        raise ValidationError(f"`inputs` must have less than {max_input_tokens} tokens. Given: {num_tokens}")
+        raise ContextLengthError(f"`inputs` must have less than {max_input_tokens} tokens. Given: {num_tokens}")
     return prompt, room if wanted is None else min(wanted, room)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ class Finish(IntEnum):
     EOS = 1
     LENGTH = 2
     """``max_new_tokens`` or the end of the context."""
+    STOP_TOKEN = 3
+    """One of the request's own stop tokens."""
 
 
 class RequestState(IntEnum):
@@ -51,6 +54,7 @@ class Request:
         last_step: number of the last step launched that names its slot.
         cached_len: prompt tokens that were found in the prefix cache when it first left the queue.
         tier: the sampling work it needs.
+        stop_token_ids: tokens that end it, beside the model's own; not before ``min_tokens`` of output.
         matcher: what its output must match, advanced with each known token; None for anything.
         prompt_logprobs: log-probabilities of its prompt's tokens from the second on, as far as they are known; None
             for a request that does not ask for them.
@@ -77,6 +81,7 @@ class Request:
         "sampling",
         "slot",
         "state",
+        "stop_token_ids",
         "submitted_at",
         "tier",
         "token_ids",
@@ -95,6 +100,7 @@ class Request:
         *,
         ignore_eos: bool = False,
         prompt_logprobs: bool = False,
+        stop_token_ids: Collection[int] = (),
         submitted_at: float = 0.0,
     ) -> None:
         self.worker = worker
@@ -107,6 +113,7 @@ class Request:
         self.ignore_eos = ignore_eos
         self.matcher: Matcher | None = None
         self.prompt_logprobs: list[float] | None = [] if prompt_logprobs else None
+        self.stop_token_ids = frozenset(stop_token_ids)
         self.submitted_at = submitted_at
         self.state = RequestState.WAITING
         self.was_admitted = False

@@ -438,6 +438,8 @@ class Scheduler:
         elif token_id in self.config.eos_token_ids and (not request.ignore_eos or request.matcher is not None):
             # Behind the end of what it must match a request has nothing to say.
             finish = Finish.EOS
+        elif token_id in request.stop_token_ids and request.num_output_tokens > request.sampling.min_tokens:
+            finish = Finish.STOP_TOKEN
         if request.prompt_logprobs is not None and len(request.token_ids) == request.prompt_len + 1:
             outputs.prompts.append(request)
         outputs.requests.append(request)

@@ -8,6 +8,10 @@ from tgi_core.contract import KVGroup, KVGroupBudget, MemoryLine, ShardLimits
 from tgi_core.errors import ExitCode, StartupError
 
 
+ACTIVATIONS = "activations"
+"""The memory table's line of what a step needs beside weights and cache; it grows with the step's tokens."""
+
+
 class KVSizes(msgspec.Struct, frozen=True):
     """What was decided: blocks of each group and the longest sequence in tokens."""
 
@@ -77,6 +81,8 @@ def size_kv_cache(
 def _capacity_blocks(groups: list[KVGroup], limits: ShardLimits, wanted: int, budget_bytes: int) -> int:
     """The largest token capacity whose groups fit, in blocks; bytes grow with it, so halving the interval finds it."""
     low, high = 0, limits.max_slots * -(-wanted // limits.block_size)
+    if limits.kv_cache_tokens is not None:
+        high = min(high, -(-limits.kv_cache_tokens // limits.block_size))
     while low < high:
         middle = (low + high + 1) // 2
         if _bytes(groups, limits, middle) <= budget_bytes:
@@ -105,6 +111,9 @@ def _bytes(groups: list[KVGroup], limits: ShardLimits, capacity_blocks: int) -> 
 def _does_not_fit(limits: ShardLimits, wanted: int, capacity: int, table: list[MemoryLine]) -> StartupError:
     lines = "\n".join(f"  {line.name:<20} {line.size_bytes / 2**20:>12,.1f} MiB" for line in table)
     fix = f"Give the KV cache at least {table[-1].size_bytes} bytes"
+    activations_bytes = sum(line.size_bytes for line in table if line.name == ACTIVATIONS)
+    if limits.kv_cache_bytes is None and activations_bytes >= table[-1].size_bytes - table[-2].size_bytes:
+        fix += f", lower --max-batch-prefill-tokens ({limits.max_step_tokens}), which sizes the activations"
     if limits.max_total_tokens is not None and capacity:
         fix += f", or set --max-total-tokens to {capacity} or less"
     return StartupError(

@@ -131,6 +131,8 @@ class NullShard(ModelShard):
         blocks = limits.max_slots * -(-max_total_tokens // limits.block_size)
         if limits.kv_cache_bytes is not None:
             blocks = limits.kv_cache_bytes // NULL_BLOCK_BYTES
+        if limits.kv_cache_tokens is not None:
+            blocks = min(blocks, -(-limits.kv_cache_tokens // limits.block_size))
         # Nothing is allocated for a block here, but the scheduler keeps a list of them.
         blocks = min(blocks, _MOST_BLOCKS)
         max_total_tokens = min(max_total_tokens, blocks * limits.block_size)

@@ -24,8 +24,8 @@ SPECS = {
     "128, window and soft cap": attention_spec(32, 16, 128, window=4096, soft_cap=50.0),
     "256, window": attention_spec(8, 4, 256, window=1024),
 }
-FEW_SPECS = ("128, four a key head", "64, three a key head", "256, window")
-"""Enough where the types are those of tests and old GPUs."""
+FEW_SPECS = ("128, four a key head", "256, window")
+"""Enough for other types than bfloat16."""
 
 HIDDEN, INNER, VOCAB = 4096, 14336, 128_256
 MANY_ROWS = 256
@@ -58,7 +58,7 @@ def launches(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, 
 def _linears(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     weight_NK, gate_up_NK = make(6144, HIDDEN, dtype=dtype), make(2 * INNER, HIDDEN, dtype=dtype)
     down_NK, bias_N = make(HIDDEN, INNER, dtype=dtype), make(6144, dtype=dtype)
-    for rows in (1, 2, 16, 32, 64, 128, MANY_ROWS):
+    for rows in (1, 2, 32, MANY_ROWS):
         x_TK, x_TF = make(rows, HIDDEN, dtype=dtype), make(rows, INNER, dtype=dtype)
         yield f"linear, {rows} rows", lambda x_TK=x_TK: kernels.linear(x_TK, kernels.pack_linear(weight_NK), None)
         yield (

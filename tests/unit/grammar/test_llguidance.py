@@ -115,7 +115,15 @@ def test_whitespace_is_one_space_or_one_new_line_with_its_indentation(fits: Acce
     grammar = schema({"type": "object", "properties": {"a": {"type": "array", "items": {"const": 1}}}})
     for text in ('{"a":[1,1]}', '{ "a" : [ 1, 1 ] }', '{\n  "a": [\n    1,\n    1\n  ]\n}', '{\n\t"a": [1]\n}'):
         assert fits(grammar, text), text
-    for text in ('{  "a":[1]}', '{\n\n"a":[1]}', ' {"a":[1]}', '{"a":[1]} ', '{"a":[1]}\n', "{\r\n}", "{" + "\n" + " " * 17):
+    for text in (
+        '{  "a":[1]}',
+        '{\n\n"a":[1]}',
+        ' {"a":[1]}',
+        '{"a":[1]} ',
+        '{"a":[1]}\n',
+        "{\r\n}",
+        "{" + "\n" + " " * 17,
+    ):
         assert not fits(grammar, text), text
 
 
@@ -143,25 +151,22 @@ def test_special_tokens_and_logits_without_tokens_are_never_text(
     assert set(vocabulary.eos_token_ids) <= allowed
     assert allowed & tokenizer.special_ids == set(vocabulary.eos_token_ids)
     assert max(allowed) < len(json.loads(vocabulary.tokenizer_file.read_text())["model"]["vocab"])
-    # Byte by byte any text can be written.
-    text = "日本 <s>"
-    for token_id in encode(tokenizer, text):
+    for token_id in encode(tokenizer, "日本 é 🤗"):
         assert matcher.accept(token_id)
 
 
 @pytest.mark.parametrize("name", ["byte_level", "metaspace"])
-def test_no_half_of_a_character_ends_a_string(
-    engine: GrammarEngine, name: str, request: pytest.FixtureRequest
-) -> None:
+def test_no_half_of_a_character_ends_a_string(engine: GrammarEngine, name: str, request: pytest.FixtureRequest) -> None:
     vocabulary: Vocabulary = request.getfixturevalue(name)
     compiler = engine.open(vocabulary)
     tokenizer = TextTokenizer(vocabulary.tokenizer_file, workers=1)
-    matcher = compiler.compile(choice("é", "ö"))
-    first, *rest = encode(tokenizer, "é")[-2:]
-    assert rest, "the character is one token"
+    matcher = compiler.compile(choice("ķ", "ĸ"))
+    first, _ = encode(tokenizer, "ķ")[-2:]
     assert matcher.accept(first)
-    allowed = [tokenizer.decode([first, token_id], False)[-1] for token_id in allowed_ids(compiler, matcher, vocabulary)]
-    assert set(allowed) == {"é", "ö"}
+    allowed = [
+        tokenizer.decode([first, token_id], False)[-1] for token_id in allowed_ids(compiler, matcher, vocabulary)
+    ]
+    assert allowed == ["ķ", "ĸ"]
 
 
 def test_the_end_is_allowed_only_where_it_may_be(compiler: GrammarCompiler, byte_level: Vocabulary) -> None:
@@ -181,7 +186,7 @@ def test_the_end_is_allowed_only_where_it_may_be(compiler: GrammarCompiler, byte
 def test_an_impossible_token_ends_a_matcher_and_no_other(compiler: GrammarCompiler, byte_level: Vocabulary) -> None:
     tokenizer = TextTokenizer(byte_level.tokenizer_file, workers=1)
     matcher = compiler.compile(regex("aa"))
-    (a,), (x,) = encode(tokenizer, "a"), encode(tokenizer, "x")
+    a, x = encode(tokenizer, "a")[0], encode(tokenizer, "x")[0]
     assert matcher.accept(a)
     other = matcher.copy()
     assert not matcher.accept(x)

@@ -13,6 +13,7 @@ from tests.support.sampling import Row, make_inputs, sample
 from tgi_core.contract import Kernels
 from tgi_core.reference import ReferenceKernels
 from tgi_core.reference.noise import gumbel_noise
+from tgi_core.reference.sampling import WHOLE_ROWS
 from tgi_core.sampling.params import SamplingParams, Tier
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.sampling.rules.builtin import RULES
@@ -204,6 +205,25 @@ def test_a_row_does_not_depend_on_its_neighbours(kernels: Kernels) -> None:
         alone_ids, alone_logprobs = run(kernels, logits[row : row + 1], [params], [tokens[row]], 4)
         assert alone_ids.item() == ids[row].item()
         assert alone_logprobs.item() == logprobs[row].item()
+
+
+@both_kernels
+def test_many_rows_that_need_their_whole_distribution(kernels: Kernels) -> None:
+    """More than are looked at together; each has parameters of its own."""
+    count = 2 * WHOLE_ROWS + 5
+    logits = logits_of(count, size=200)
+    rows = [
+        Row(SamplingParams(do_sample=True, typical_p=0.5 + row / 200, top_n=2, raw_logprobs=row % 3 == 0, seed=row))
+        for row in range(count)
+    ]
+    together = sample(kernels, logits, rows)
+    assert together.top_ids_RN is not None
+    for row in range(count):
+        alone = sample(kernels, logits[row : row + 1], rows[row : row + 1])
+        assert alone.top_ids_RN is not None
+        assert together.ids_B[row] == alone.ids_B[0]
+        assert together.logprobs_B[row] == alone.logprobs_B[0]
+        assert together.top_ids_RN[row].tolist() == alone.top_ids_RN[0].tolist()
 
 
 @both_kernels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.paged_model import PagedModel, make_budget
+from tests.support.paged_model import PagedModel, make_budget, solo_output
 from tgi_core.contract import KVBudget, StepPlan, StepResult
 from tgi_core.sampling import SamplingParams, Tier
 from tgi_core.scheduler import Finish, Request, Scheduler, SchedulerConfig
@@ -190,6 +190,25 @@ def test_ignore_eos_goes_on() -> None:
     assert plan is not None
     outputs = scheduler.apply(StepResult(plan.step, plan.slots, plan.epochs, [0], [-1.0]))
     assert outputs.finishes == [Finish.NOT]
+
+
+def test_a_stop_token_ends_its_request_alone_and_not_before_min_tokens() -> None:
+    scheduler, model = make_scheduler()
+    output = solo_output([9, 9], 8, frozenset({0}), [None])
+    assert len(output) == 3
+    sampling = [SamplingParams(), SamplingParams(), SamplingParams(min_tokens=2)]
+    stops: list[list[int]] = [[], [output[1]], [output[1]]]
+    requests = [Request(b"w", number, [9, 9], 8, sampling[number], stop_token_ids=stops[number]) for number in range(3)]
+    for request in requests:
+        scheduler.add(request)
+    finishes: dict[int, Finish] = {}
+    while (plan := scheduler.plan()) is not None:
+        model.launch(plan)
+        outputs = scheduler.apply(model.collect())
+        for request, finish in zip(outputs.requests, outputs.finishes, strict=True):
+            finishes[request.request_id] = finish
+    assert [request.token_ids[2:] for request in requests] == [output, output[:2], output]
+    assert finishes == {0: Finish.EOS, 1: Finish.STOP_TOKEN, 2: Finish.EOS}
 
 
 def test_window_groups_give_back_what_no_later_token_sees() -> None:

@@ -384,6 +384,14 @@ def test_masks(model: Model, shard: Running, sampled: bool) -> None:
     assert result.token_ids[1] == alone.token_ids[1]
 
 
+def test_masks_in_a_step_that_is_otherwise_greedy(model: Model, shard: Running) -> None:
+    batch = Batch(shard, model, [SamplingParams(raw_logprobs=True), SamplingParams(), SamplingParams()])
+    result = batch.step(LateInputs([0, 1], mask_of(40) + mask_of(41)))
+    assert result.token_ids[:2] == [40, 41]
+    assert result.logprobs[0] == pytest.approx(model.logits(batch.prompts[0])[-1].log_softmax(-1)[40].item(), abs=1e-4)
+    assert result.logprobs[1] == 0.0
+
+
 def test_a_mask_that_leaves_only_the_end_beats_min_tokens(model: Model, shard: Running) -> None:
     batch = Batch(shard, model, [SamplingParams(min_tokens=5)] * 3)
     result = batch.step(LateInputs([0, 1], mask_of(EOS[0]) + mask_of(EOS[0], 50)))

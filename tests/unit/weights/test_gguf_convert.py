@@ -85,6 +85,17 @@ def test_the_second_call_finds_the_result(tmp_path: Path) -> None:
     assert convert_gguf(path, tmp_path / "cache") != folder
 
 
+def test_without_weights_everything_else_is_there(tmp_path: Path) -> None:
+    path, cache = write_llama(tmp_path / "m.gguf"), tmp_path / "cache"
+    described = convert_gguf(path, cache, weights=False)
+    assert ModelFolder(described).tokenizer_file.is_file()
+    assert not list(described.glob("*.safetensors"))
+    # The description is not taken for the model, and the model is as good a description.
+    whole = convert_gguf(path, cache)
+    assert (whole / "model.safetensors").is_file()
+    assert convert_gguf(path, cache, weights=False) == whole
+
+
 def test_conversions_at_the_same_time_agree(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "m.gguf")
     with ThreadPoolExecutor(4) as pool:

@@ -126,6 +126,14 @@ def test_hub_download(offers: dict[str, Any], tmp_path: Path) -> None:
     assert list(wanted) == [*files[:4], "additional_chat_templates/rag.jinja"]
 
 
+def test_without_weights_the_hub_is_asked_for_the_rest(offers: dict[str, Any]) -> None:
+    resolve_model("owner/name")
+    resolve_model("owner/name", weights=False)
+    whole, rest = (set(options["allow_patterns"]) for _, options in offers["calls"])
+    assert whole - rest == {"*.safetensors"}
+    assert "*.json" in rest
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [

@@ -12,8 +12,9 @@ from tgi_cuda.attention.provider import Provider, installed_version
 PROVIDERS: tuple[Provider, ...] = (FlashAttention4(), FlashInfer(), FlashAttention2())
 """In the order in which "auto" tries them."""
 
-FASTER = frozenset({("flash-attn-4", 9), ("flash-attn-4", 10)})
-"""Providers that count as faster than our own prefill kernel, each with the major compute capability where they do."""
+FASTER = frozenset({("flash-attn-4", 9)})
+"""Providers that were measured to be faster than our own prefill kernel, each with the major compute capability of the
+measurement; docs/performance.md has the figures."""
 
 
 def list_options(capability: tuple[int, int], use: AttentionUse) -> tuple[AttentionOption, ...]:

@@ -141,6 +141,8 @@ def _test(check: Check, compiler: GrammarCompiler) -> Verdict:
         return Verdict(None, error.reason, error.place)
     except RecursionError:
         return Verdict(None, "it is nested too deep")
+    except MemoryError:
+        raise  # to die of it, like a library that cannot catch it
     except Exception as error:  # an engine may raise anything, and the client is to know
         return Verdict(None, f"the grammar engine fails: {type(error).__name__}: {error}")
 

@@ -8,13 +8,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from tgi_core.errors import ValidationError
 from tgi_core.sampling.grammar.engine import GrammarEngine, GrammarError, Matcher, Vocabulary
 from tgi_core.sampling.grammar.spec import Grammar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 COMPILED_GRAMMARS = 64
 """Compiled constraints that are kept for requests to come."""
@@ -100,6 +102,9 @@ class Constraints:
             raise GrammarError(f"the grammar engine failed: {type(error).__name__}: {error}") from error
 
     def _make_masks(self) -> None:
+        # Here, so that the command line need not load it.
+        import numpy as np
+
         while (batch := self._batches.get()) is not None:
             masks = np.empty((len(batch), self._mask_words), np.int32)
             failure = ""

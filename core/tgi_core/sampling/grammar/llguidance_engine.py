@@ -215,9 +215,11 @@ def _tokenizer_source(vocabulary: Vocabulary) -> str:
     if not unmarked and all(token.id < vocabulary.vocab_size for token in added):
         return source
     content = json.loads(source)
-    by_id = {token["id"]: token for token in content["added_tokens"] if token["id"] < vocabulary.vocab_size}
+    tokens = content.get("added_tokens", [])
+    by_id = {token["id"]: token for token in tokens if token["id"] < vocabulary.vocab_size}
     for token_id in unmarked:
-        by_id[token_id] = {**by_id.get(token_id, _plain_token(token_id, content["model"]["vocab"])), "special": True}
+        token = by_id.get(token_id) or _plain_token(token_id, content.get("model", {}).get("vocab", {}))
+        by_id[token_id] = {**token, "special": True}
     content["added_tokens"] = [by_id[token_id] for token_id in sorted(by_id)]
     return json.dumps(content, ensure_ascii=False)
 
@@ -244,7 +246,7 @@ def _schema_source(schema: JsonSchema) -> str:
 
 def _plain_source(grammar: Grammar, library: Any) -> str:
     if grammar.kind is GrammarKind.REGEX:
-        return str(library.LLMatcher.grammar_from_regex(library.regex_to_lark(grammar.source)))
+        return str(library.LLMatcher.grammar_from_regex(library.regex_to_lark(grammar.source, "d")))
     if grammar.kind is GrammarKind.CHOICE:
         # One terminal: the whole list is one automaton, however long it is.
         options = "\n  | ".join(json.dumps(option) for option in json.loads(grammar.source))
