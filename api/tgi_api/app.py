@@ -11,19 +11,42 @@ from tgi_api.auth import require_key
 from tgi_api.error_replies import handle_http_exception, handle_request_error, handle_unexpected
 from tgi_api.openapi import build_document, document_route
 from tgi_api.request_id import send_request_id
-from tgi_api.routes import chat, completions, generate, info, tokenize
+from tgi_api.routes import (
+    chat,
+    cloud,
+    completions,
+    generate,
+    info,
+    messages,
+    models,
+    requests,
+    responses,
+    tokenize,
+)
 from tgi_api.state import AppState
 from tgi_core import __version__
 from tgi_core.errors import RequestError
 
-HANDLERS = (*generate.HANDLERS, *chat.HANDLERS, *completions.HANDLERS, *tokenize.HANDLERS, *info.HANDLERS)
+HANDLERS = (
+    *generate.HANDLERS,
+    *chat.HANDLERS,
+    *completions.HANDLERS,
+    *responses.HANDLERS,
+    *messages.HANDLERS,
+    *models.HANDLERS,
+    *requests.HANDLERS,
+    *cloud.HANDLERS,
+    *tokenize.HANDLERS,
+    *info.HANDLERS,
+)
 
 
 def create_app(state: AppState) -> Litestar:
     """The ASGI application over ``state``."""
     api = state.config.api
+    handlers = [*HANDLERS, *cloud.platform_handlers(api.predict_route, api.health_route)]
     app = Litestar(
-        route_handlers=[*HANDLERS, document_route(build_document(HANDLERS, __version__)), *docs.HANDLERS],
+        route_handlers=[*handlers, document_route(build_document(handlers, __version__)), *docs.HANDLERS],
         guards=[require_key(api.api_key)] if api.api_key else None,
         exception_handlers={
             RequestError: handle_request_error,

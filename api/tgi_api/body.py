@@ -24,24 +24,36 @@ _JSON = re.compile(r"application/(?:[\w.!#$&^-]+\+)?json\s*(?:;|$)", re.IGNORECA
 
 
 async def read_body(request: AnyRequest, kind: type[T]) -> T:
-    """The body as a ``kind``.
+    """The body as a ``kind``. Raises what ``read_bytes`` and ``decode_body`` raise."""
+    return decode_body(await read_bytes(request), kind)
+
+
+async def read_bytes(request: AnyRequest) -> bytes:
+    """The body, which is declared to be JSON.
 
     Raises:
         MediaTypeError: the content type is not JSON.
         PayloadError: the body is too large.
         ClientGoneError: the connection closed before the body was complete.
-        MalformedBodyError: the body is not JSON, or nested too deeply.
-        BodyTypeError: a field is missing or has the wrong type; the message names its path.
     """
     content_type = request.headers.get("content-type", "")
     if not _JSON.match(content_type):
         raise MediaTypeError(f"Expected a request with `Content-Type: application/json`. Given: `{content_type}`")
     try:
-        body = await request.body()
+        return await request.body()
     except RequestEntityTooLarge:
         raise PayloadError("The body is larger than --payload-limit allows") from None
     except InternalServerException:
         raise ClientGoneError("The client has gone before its request was complete") from None
+
+
+def decode_body(body: bytes, kind: type[T]) -> T:
+    """The body as a ``kind``.
+
+    Raises:
+        MalformedBodyError: the body is not JSON, or nested too deeply.
+        BodyTypeError: a field is missing or has the wrong type; the message names its path.
+    """
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

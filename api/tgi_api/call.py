@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -16,7 +17,7 @@ from tgi_api.request_id import request_id_of, set_request_id
 from tgi_api.sse import EventBuffer, EventStream
 from tgi_api.state import AppState
 from tgi_core.errors import RequestError, ValidationError
-from tgi_core.requests import GenerationOptions, fit_prompt
+from tgi_core.requests import GenerationOptions, encode_bad_words, fit_prompt
 
 _CANCELLED = "The request was cancelled"
 
@@ -63,7 +64,7 @@ class Call:
         return request_id_of(self._scope)
 
     def admit(self, num_generations: int, request_id: str | None = None) -> None:
-        """Take a permit for each generation; from now on the request can be cancelled.
+        """Take a permit for each generation, besides those taken before; from now on the request can be cancelled.
 
         ``request_id``: the one in the body, if there is one; it wins over the header.
 
@@ -72,37 +73,56 @@ class Call:
             OverloadedError: not enough are free.
             EngineUnavailableError: the server drains.
         """
-        if request_id is not None:
+        is_first = self._permits == 0
+        if is_first and request_id is not None:
             set_request_id(self._scope, request_id)
         self._server.permits.take(num_generations)
-        self._permits = num_generations
-        self._server.running.add(self.request_id, self)
-        self._server.metrics.request_count.inc(num_generations - 1)
+        self._permits += num_generations
+        if is_first:
+            self._server.running.add(self.request_id, self)
+        # The first generation was counted as the request arrived.
+        self._server.metrics.request_count.inc(num_generations - 1 if is_first else num_generations)
 
     async def prepare(
-        self, texts: Sequence[str], options: GenerationOptions, *, add_special_tokens: bool
+        self, sources: Sequence[str | Sequence[int]], options: GenerationOptions, *, add_special_tokens: bool
     ) -> list[Prompt]:
-        """Make prompts of ``texts``; at last, as in TGI, see whether the constraint on the output can be served.
+        """Make prompts of texts, or of token ids, which are taken as they are.
+
+        At last, as in TGI, see whether the constraint on the output can be served.
 
         Raises:
-            ValidationError: a text is too long, or not Unicode; or the constraint cannot be compiled.
+            ValidationError: a text is too long, or not Unicode; an id is not in the vocabulary; or the constraint or a
+                bad word cannot be served.
         """
-        prompts = [await self._prepare(text, options, add_special_tokens=add_special_tokens) for text in texts]
-        grammars = self._server.grammars
-        if options.grammar is None or grammars is None:
-            return prompts
-        options = replace(options, grammar=await grammars.check(options.grammar))
+        server = self._server
+        prompts = [await self._prepare(source, options, add_special_tokens=add_special_tokens) for source in sources]
+        if options.bad_words:
+            bad_words = await encode_bad_words(options.bad_words, server.tokenizer, server.info.vocab_size)
+            options = replace(options, sampling=replace(options.sampling, bad_words=bad_words))
+        if options.grammar is not None and server.grammars is not None:
+            options = replace(options, grammar=await server.grammars.check(options.grammar))
         return [replace(prompt, options=options) for prompt in prompts]
 
-    async def _prepare(self, text: str, options: GenerationOptions, *, add_special_tokens: bool) -> Prompt:
+    async def _prepare(
+        self, source: str | Sequence[int], options: GenerationOptions, *, add_special_tokens: bool
+    ) -> Prompt:
         server = self._server
-        ids = await server.tokenizer.encode(text, add_special_tokens)
-        largest = max(ids, default=0)
-        if largest >= server.info.vocab_size:
-            # A tokenizer may know more tokens than the model; one of them would take the device down.
-            raise ValidationError(f"token {largest} of the tokenizer is not in the model's vocabulary")
-        prefix_ids = server.tokenizer.prefix_ids if add_special_tokens else ()
+        vocab_size = server.info.vocab_size
+        prefix_ids: Sequence[int] = ()
+        if isinstance(source, str):
+            ids: Sequence[int] = await server.tokenizer.encode(source, add_special_tokens)
+            if max(ids, default=0) >= vocab_size:
+                # A tokenizer may know more tokens than the model; one of them would take the device down.
+                raise ValidationError(f"token {max(ids)} of the tokenizer is not in the model's vocabulary")
+            if add_special_tokens:
+                prefix_ids = server.tokenizer.prefix_ids
+        else:
+            ids = source
+            unknown = next((token_id for token_id in ids if not 0 <= token_id < vocab_size), None)
+            if unknown is not None:
+                raise ValidationError(f"`prompt` must hold token ids below {vocab_size}. Given: {unknown}")
         token_ids, max_new_tokens = fit_prompt(ids, options, server.limits, prefix_ids)
+        text = source if isinstance(source, str) else await asyncio.to_thread(server.tokenizer.decode, ids, True)
         return Prompt(text, token_ids, max_new_tokens, options)
 
     def start(self, output: Output) -> None:

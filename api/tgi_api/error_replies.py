@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 _RETRY_AFTER_S = {429: 1, 503: 5}
 """A full server has a place again within a second or so, a restarted engine loads for several."""
 
+_FRAMEWORK_ERRORS = {
+    404: (NotFoundError, "There is no such route"),
+    405: (MethodError, "This route does not take the method"),
+}
+
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -95,10 +100,9 @@ def handle_request_error(request: AnyRequest, error: RequestError) -> Response[m
 
 def handle_http_exception(request: AnyRequest, error: HTTPException) -> Response[msgspec.Struct]:
     """Exception handler of litestar's errors: no such route, wrong method."""
-    kinds: dict[int, type[FrameworkError]] = {404: NotFoundError, 405: MethodError}
-    kind = kinds.get(error.status_code, FrameworkError)
-    place = f"{request.method} {request.scope['path']}"
-    return _reply(request, kind(place, error.detail, error.status_code), dict(error.headers or {}))
+    kind, text = _FRAMEWORK_ERRORS.get(error.status_code, (FrameworkError, error.detail))
+    ours = kind(f"{text}: {request.method} {request.scope['path']}", error.status_code)
+    return _reply(request, ours, dict(error.headers or {}))
 
 
 def handle_unexpected(request: AnyRequest, error: Exception) -> Response[msgspec.Struct]:

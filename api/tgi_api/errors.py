@@ -103,6 +103,15 @@ class RequestNotFoundError(RequestError):
     metric = "validation"
 
 
+class ResponseNotFoundError(RequestError):
+    """A stored response is asked for, and none is stored: 404."""
+
+    status = 404
+    error_type = "response_not_found"
+    code = "response_not_found"
+    metric = "validation"
+
+
 class CancelledRequestError(RequestError):
     """The request was cancelled over the cancel route: 499 by custom."""
 
@@ -117,13 +126,13 @@ class InternalError(RequestError):
 
 
 class FrameworkError(RequestError):
-    """An error of the HTTP framework at a place such as "GET /path"."""
+    """An error of the HTTP framework."""
 
-    error_type = "http"
+    error_type = "validation"
     metric = "validation"
 
-    def __init__(self, place: str, detail: str, status: int) -> None:
-        super().__init__(f"{detail}: {place}")
+    def __init__(self, detail: str, status: int) -> None:
+        super().__init__(detail)
         self.status = status
 
 
@@ -133,15 +142,9 @@ class NotFoundError(FrameworkError):
     error_type = "not_found"
     code = "not_found"
 
-    def __init__(self, place: str, detail: str, status: int) -> None:
-        super().__init__(place, "There is no such route", status)
-
 
 class MethodError(FrameworkError):
     """A method that the route does not take: 405."""
 
     error_type = "method_not_allowed"
     code = "method_not_allowed"
-
-    def __init__(self, place: str, detail: str, status: int) -> None:
-        super().__init__(place, "This route does not take the method", status)

@@ -78,6 +78,32 @@ class Gauge(Metric):
         yield f"{self.name} {_number(self._read())}"
 
 
+class ReadCounter(Gauge):
+    """A number that only grows and is kept elsewhere: read when the metrics are scraped."""
+
+    kind = "counter"
+
+
+class Summary(Metric):
+    """Sum and count of observations, without quantiles."""
+
+    kind = "summary"
+
+    def __init__(self, name: str, help_text: str) -> None:
+        super().__init__(name, help_text)
+        self._sum = 0.0
+        self._count = 0
+
+    def observe(self, amount: float) -> None:
+        """Count one observation."""
+        self._sum += amount
+        self._count += 1
+
+    def samples(self) -> Iterator[str]:
+        yield f"{self.name}_sum {_number(self._sum)}"
+        yield f"{self.name}_count {self._count}"
+
+
 class Histogram(Metric):
     """Counts of observations by upper bound."""
 

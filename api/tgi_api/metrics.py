@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
-from tgi_api.exposition import Counter, Gauge, Histogram, Metric
+from tgi_api.exposition import Counter, Gauge, Histogram, Metric, ReadCounter, Summary
 from tgi_core.config import EngineInfo
 from tgi_core.engine.client import EngineClient
 from tgi_core.engine.frames import EngineStats
 
 DURATION_BOUNDS_S = tuple(0.0001 * 1.5**k for k in range(1, 36))
 _METHODS = ("prefill", "decode")
-_FAILURES = ("overloaded", "validation", "template", "generation", "incomplete", "dropped")
+_JOINED = "chunking"
+_JOIN_REASONS = ("backpressure", "wait_exceeded", _JOINED)
+_FAILURES = ("overloaded", "validation", "template", "tool", "generation", "incomplete", "cancelled", "dropped")
 
 
 class RequestTimings(msgspec.Struct, frozen=True):
@@ -75,12 +77,33 @@ class Metrics:
         self.max_new_tokens = _lengths(
             "tgi_request_max_new_tokens", "Most tokens that a request may generate", info.max_total_tokens
         )
+        self.skipped_tokens = Summary("tgi_request_skipped_tokens", "Speculated tokens accepted in a step")
         self.cached_tokens = Counter("tgi_prefix_cache_hit_tokens", "Prompt tokens found in the prefix cache")
         self.step_count = Counter("tgi_batch_inference_count", "Engine steps", "method", _METHODS)
         self.step_success = Counter("tgi_batch_inference_success", "Engine steps that succeeded", "method", _METHODS)
-        self.step_duration = _durations("tgi_batch_inference_duration", "Seconds of an engine step", _METHODS)
+        self.step_failure = Counter("tgi_batch_inference_failure", "Engines lost in a step", "method", _METHODS)
+        self.step_duration = _durations(
+            "tgi_batch_inference_duration",
+            "Seconds from the planning of a step until its tokens were taken in",
+            _METHODS,
+        )
         self.forward_duration = _durations(
-            "tgi_batch_forward_duration", "Seconds from the launch of a step to its results", _METHODS
+            "tgi_batch_forward_duration", "Seconds that the device worked on a step", _METHODS
+        )
+        self.decode_duration = _durations(
+            "tgi_batch_decode_duration", "Seconds of the stopping checks after a step", _METHODS
+        )
+        self.filter_duration = _durations(
+            "tgi_batch_filter_duration", "The same of the steps with which requests left the batch", _METHODS
+        )
+        self.new_batch_size = Histogram(
+            "tgi_batch_next_size", "Requests that entered the batch with a step", range(1, 1025)
+        )
+        self.joins = Counter(
+            "tgi_batch_concat", "Steps with which requests joined others that ran", "reason", _JOIN_REASONS
+        )
+        self.join_duration = _durations(
+            "tgi_batch_concat_duration", "Seconds of the planning of these steps", ("decode",)
         )
         self.queue_size = Gauge(
             "tgi_queue_size", "Requests that wait in the engine's queue", lambda: client.stats.queue_size
@@ -90,26 +113,45 @@ class Metrics:
         )
         self.batch_tokens = Gauge(
             "tgi_batch_current_max_tokens",
-            "Tokens in the caches of the running batch",
-            lambda: client.stats.batch_tokens,
+            "Tokens that the KV blocks of the running batch hold",
+            lambda: client.stats.kv_blocks_used * info.block_size,
+        )
+        self.batch_used_tokens = Gauge(
+            "tgi_batch_total_tokens", "Tokens in the caches of the running batch", lambda: client.stats.batch_tokens
         )
         self.kv_tokens = Gauge("tgi_batch_max_total_tokens", "Tokens that the KV cache holds", lambda: info.kv_tokens)
         self.kv_blocks_used = Gauge("tgi_kv_blocks_used", "KV blocks in use", lambda: client.stats.kv_blocks_used)
         self.kv_blocks = Gauge("tgi_kv_blocks", "KV blocks", lambda: client.stats.kv_blocks)
-        self.preemptions = Gauge(
-            "tgi_preemptions", "Requests put back into the queue", lambda: client.stats.preemptions
+        self.preemptions = ReadCounter(
+            "tgi_preemptions",
+            "Requests put back into the queue since the engine's start",
+            lambda: client.stats.preemptions,
         )
+        self._method = _METHODS[0]
 
     def observe_step(self, stats: EngineStats) -> None:
         """One engine step: the engine client's ``on_step``."""
         if not stats.prefill_tokens and not stats.decode_tokens:
             # Only the gauges have changed, as after a cancel; no step was computed.
             return
-        method = "prefill" if stats.prefill_tokens else "decode"
+        self._method = method = "prefill" if stats.prefill_tokens else "decode"
         self.step_count.inc(value=method)
         self.step_success.inc(value=method)
-        self.step_duration.observe(stats.step_ms / 1000, method)
-        self.forward_duration.observe(stats.step_ms / 1000, method)
+        self.step_duration.observe((stats.plan_ms + stats.step_ms + stats.apply_ms) / 1000, method)
+        self.forward_duration.observe(stats.device_ms / 1000, method)
+        self.decode_duration.observe(stats.apply_ms / 1000, method)
+        if stats.ended:
+            self.filter_duration.observe(stats.apply_ms / 1000, method)
+        if stats.started:
+            self.new_batch_size.observe(stats.started)
+            if stats.decode_tokens:
+                self.joins.inc(value=_JOINED)
+                self.join_duration.observe(stats.plan_ms / 1000, "decode")
+
+    def observe_engine_lost(self) -> None:
+        """The engine went down while requests ran; the step is taken for one like the last."""
+        self.step_count.inc(value=self._method)
+        self.step_failure.inc(value=self._method)
 
     def observe_submitted(self, input_tokens: int, max_new_tokens: int, validation_s: float) -> None:
         """A request has passed validation and goes to the engine."""
@@ -130,7 +172,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The whole exposition."""
-        families: list[Metric] = list(vars(self).values())
+        families = [member for member in vars(self).values() if isinstance(member, Metric)]
         return ("\n".join(line for family in families for line in family.lines()) + "\n").encode()
 
 

@@ -9,14 +9,21 @@ import msgspec
 from msgspec.structs import replace
 
 from tgi_core.errors import RequestError
-from tgi_core.requests import Alternatives, FinishReason, Generation, GenerationOptions, TextTokenizer
+from tgi_core.requests import (
+    Alternatives,
+    FinishReason,
+    Generation,
+    GenerationOptions,
+    PromptScoring,
+    TextTokenizer,
+)
 
 
 class Prompt(msgspec.Struct, frozen=True):
     """A validated request that is ready for the engine.
 
     Attributes:
-        text: as sent, or as the chat template rendered it.
+        text: as sent, or as the chat template rendered it, or what the token ids sent stand for.
         token_ids: after truncation.
         max_new_tokens: how many may follow.
         options: everything else.
@@ -48,7 +55,8 @@ class Output(ABC):
     def __init__(self, prompt: Prompt, tokenizer: TextTokenizer) -> None:
         self.prompt = prompt
         self.tokenizer = tokenizer
-        self.generation = Generation(self, tokenizer, prompt.options)
+        kind = PromptScoring if prompt.options.max_new_tokens == 0 else Generation
+        self.generation = kind(self, tokenizer, prompt.options)
         self.reason: FinishReason | None = None
         self.error: RequestError | None = None
 

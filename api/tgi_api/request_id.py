@@ -8,13 +8,17 @@ from typing import Any
 
 from litestar.types import Message, Scope
 
-_VALID = re.compile(r"[\w.:@/+=~-]{1,128}", re.ASCII)
+from tgi_core.errors import ValidationError
+
+REQUEST_ID = r"^[A-Za-z0-9_.:@+=~-]{1,128}$"
+"""What a client may call its request; a path may end with it."""
+
 _KEY = "request_id"
 
 
 def is_request_id(text: str) -> bool:
     """Whether a client may call its request so."""
-    return _VALID.fullmatch(text) is not None
+    return re.fullmatch(REQUEST_ID, text) is not None
 
 
 def request_id_of(scope: Scope) -> str:
@@ -28,11 +32,19 @@ def request_id_of(scope: Scope) -> str:
 
 
 def set_request_id(scope: Scope, request_id: str) -> None:
-    """Take the id that the request's body gives; before the reply begins."""
+    """Take the id that the request's body gives; before the reply begins.
+
+    Raises:
+        ValidationError: it is no id.
+    """
+    if not is_request_id(request_id):
+        raise ValidationError(
+            f"`request_id` must have 1 to 128 letters, digits or any of _.:@+=~-. Given: {request_id[:80]!r}"
+        )
     scope["state"][_KEY] = request_id
 
 
 async def send_request_id(message: Message, scope: Scope) -> None:
     """litestar's hook before a message is sent: adds the header."""
-    if message["type"] == "http.response.start" and scope["type"] == "http":
+    if message["type"] == "http.response.start":
         message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id_of(scope).encode())]

@@ -32,8 +32,10 @@ from tgi_core.engine.control import (
 )
 from tgi_core.errors import StartupError, TemplateError
 from tgi_core.logs import configure_logging
-from tgi_core.model_folder import DEFAULT_TEMPLATE, ModelFolder
-from tgi_core.requests import ChatTemplate, TextTokenizer
+from tgi_core.model_folder import ModelFolder
+from tgi_core.plugins import Plugins
+from tgi_core.requests import TextTokenizer
+from tgi_core.requests.chat_format import ChatFormats, make_formats
 from tgi_core.sampling.grammar import Vocabulary
 from tgi_core.sampling.grammar.checker import GrammarChecker
 
@@ -64,26 +66,40 @@ def run_api(config: ServerConfig, listener: socket.socket, control: Connection) 
             chat_template=config.model.chat_template,
         )
         tokenizer = TextTokenizer(folder.tokenizer_file, workers=config.api.validation_workers)
-        template = load_template(folder)
+        chat = load_chat(folder, config.api.tool_call_parser, config.api.reasoning_parser)
         grammars = make_checker(config.engine.grammar_engine, folder)
     except StartupError as error:
         send_control(control, Refused(error.cause, error.fix, error.exit_code))
         sys.exit(error.exit_code)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(ApiProcess(config, tokenizer, template, listener, control, grammars=grammars).run())
+        runner.run(ApiProcess(config, tokenizer, chat, listener, control, grammars=grammars).run())
 
 
-def load_template(folder: ModelFolder) -> ChatTemplate | TemplateError:
-    """The model's chat template, or what to tell who wants to chat: everything else works without one.
+def load_chat(
+    folder: ModelFolder, tool_call_parser: str = "auto", reasoning_parser: str = "auto"
+) -> ChatFormats | TemplateError:
+    """How the model talks, or what to tell who wants to chat with it: everything else works without a template.
+
+    ``tool_call_parser``, ``reasoning_parser``: as ``ApiConfig`` has them.
 
     Raises:
-        StartupError: a file of the folder is malformed.
+        StartupError: a file of the folder is malformed, or a parser is asked for that does not exist.
     """
-    source = folder.chat_templates.get(DEFAULT_TEMPLATE)
-    if source is None:
+    if not folder.chat_templates:
         return TemplateError("the model has no chat template; give one with --chat-template")
+    plugins = Plugins.discover()
     try:
-        return ChatTemplate(source, folder.special_tokens)
+        return make_formats(
+            folder.chat_templates,
+            folder.special_tokens,
+            folder.model_type,
+            tool_parsers=plugins.tool_parsers(),
+            reasoning_parsers=plugins.reasoning_parsers() if reasoning_parser == "auto" else (),
+            tool_parser=None if tool_call_parser == "auto" else plugins.choose_tool_parser(tool_call_parser),
+            reasoning_parser=None
+            if reasoning_parser in ("auto", "none")
+            else plugins.choose_reasoning_parser(reasoning_parser),
+        )
     except TemplateError as error:
         logger.warning("Chat is not available. %s", error)
         return error
@@ -104,7 +120,7 @@ class ApiProcess:
         self,
         config: ServerConfig,
         tokenizer: TextTokenizer,
-        template: ChatTemplate | TemplateError,
+        chat: ChatFormats | TemplateError,
         listener: socket.socket,
         control: Connection,
         *,
@@ -112,7 +128,7 @@ class ApiProcess:
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
-        self._template = template
+        self._chat = chat
         self._grammars = grammars
         self._listener = listener
         self._control = control
@@ -127,7 +143,7 @@ class ApiProcess:
         loop.add_signal_handler(signal.SIGTERM, inbox.put_nowait, Shutdown())
         try:
             if await self._first_engine(inbox):
-                state = AppState(self._config, self._client, self._tokenizer, self._template, self._grammars)
+                state = AppState(self._config, self._client, self._tokenizer, self._chat, self._grammars)
                 await self._serve(inbox, state)
         finally:
             loop.remove_reader(self._control.fileno())
@@ -196,7 +212,13 @@ class ApiProcess:
                 case EngineRecovered():
                     self._client.engine_recovered()
                 case EngineDown(reason):
+                    if self._client.in_flight:
+                        state.metrics.observe_engine_lost()
                     self._client.engine_down(reason)
+                case Shutdown(at_once=True):
+                    if draining is not None:
+                        draining.cancel()
+                    return
                 case Shutdown() if draining is None:
                     draining = asyncio.create_task(self._drain(inbox, state))
 

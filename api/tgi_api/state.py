@@ -12,7 +12,8 @@ from tgi_core import __version__
 from tgi_core.config import EngineInfo, ServerConfig
 from tgi_core.engine.client import EngineClient
 from tgi_core.errors import TemplateError
-from tgi_core.requests import ChatTemplate, RequestLimits, TextTokenizer
+from tgi_core.requests import RequestLimits, TextTokenizer
+from tgi_core.requests.chat_format import ChatFormats
 from tgi_core.sampling.grammar.checker import GrammarChecker
 
 
@@ -23,7 +24,7 @@ class AppState:
         config: the configuration.
         client: the way to the engine.
         tokenizer: the model's.
-        template: the model's chat template, or why there is none.
+        chat: how the model talks, or why it does not.
         grammars: tests constraints on the output; None where there may be none.
         metrics: what was counted.
         permits: places for generations.
@@ -37,25 +38,38 @@ class AppState:
         config: ServerConfig,
         client: EngineClient,
         tokenizer: TextTokenizer,
-        template: ChatTemplate | TemplateError,
+        chat: ChatFormats | TemplateError,
         grammars: GrammarChecker | None,
     ) -> None:
         self.config = config
         self.client = client
         self.tokenizer = tokenizer
-        self.template = template
+        self.chat = chat
         self.grammars = grammars
         self.metrics = Metrics(client, self.info)
         self.permits = Permits(config.api.max_concurrent_requests)
         self.running = RunningCalls()
         self.fingerprint = f"{__version__}-native"
-        self.compute_type = f"1-{re.sub(r'[^a-z0-9.]+', '-', self.info.device.lower()).strip('-')}"
+        device = re.sub(r"[^a-z0-9.]+", "-", self.info.device.lower()).strip("-")
+        self.compute_type = config.api.compute_type or f"1-{device}"
         client.on_step = self.metrics.observe_step
 
     @property
     def model_id(self) -> str:
         """The served model's name."""
         return self.config.model.model_id
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What the model may be called: its id first, then what ``--served-model-name`` adds."""
+        return tuple(dict.fromkeys((self.model_id, *self.config.api.served_model_names)))
+
+    @property
+    def model_sha(self) -> str | None:
+        """The commit of the hub repository; what was asked for where that is not known."""
+        model = self.config.model
+        # The hub's cache keeps each commit in a folder of its name.
+        return model.model_dir.name if model.model_dir.parent.name == "snapshots" else model.revision
 
     @property
     def info(self) -> EngineInfo:
@@ -87,15 +101,15 @@ class AppState:
             return "the server is shutting down"
         return self.client.trouble
 
-    def require_template(self) -> ChatTemplate:
-        """The chat template.
+    def require_chat(self) -> ChatFormats:
+        """How the model talks.
 
         Raises:
-            TemplateError: the model has none that works.
+            TemplateError: it has no chat template that works.
         """
-        if isinstance(self.template, TemplateError):
-            raise TemplateError(self.template.detail)
-        return self.template
+        if isinstance(self.chat, TemplateError):
+            raise TemplateError(self.chat.detail)
+        return self.chat
 
 
 def server_of(request: AnyRequest) -> AppState:

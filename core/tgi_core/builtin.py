@@ -9,6 +9,8 @@ from tgi_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from tgi_core.models.spec import Architecture
+    from tgi_core.requests.reasoning import ReasoningParser
+    from tgi_core.requests.tools import ToolParser
     from tgi_core.sampling.grammar import GrammarEngine
     from tgi_core.sampling.rules import LogitsRule
 
@@ -35,3 +37,19 @@ def tgi_grammar_engines() -> Iterable[GrammarEngine]:
     from tgi_core.sampling.grammar.llguidance_engine import LLGuidanceEngine
 
     return [LLGuidanceEngine()]
+
+
+@hookimpl(tryfirst=True)
+def tgi_tool_parsers() -> Iterable[ToolParser]:
+    """The families of ``tgi_core.requests.tools``; first, so that a plugin changes nothing for the models they know."""
+    from tgi_core.requests.tools.builtin import TOOL_PARSERS
+
+    return TOOL_PARSERS
+
+
+@hookimpl(tryfirst=True)
+def tgi_reasoning_parsers() -> Iterable[ReasoningParser]:
+    """The families of ``tgi_core.requests.reasoning``; first, as with tools."""
+    from tgi_core.requests.reasoning.builtin import REASONING_PARSERS
+
+    return REASONING_PARSERS

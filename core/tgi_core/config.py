@@ -74,6 +74,9 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
         max_best_of, max_stop_sequences, max_top_n_tokens, max_client_batch_size: limits of one request.
         watermark_gamma, watermark_delta: share of green tokens and what is added to their logits, for requests that
             ask for a watermark.
+        tool_call_parser: name of what reads the calls in replies; "auto" goes by the chat template.
+        reasoning_parser: name of what reads the reasoning in replies; "auto" goes by the chat template, "none" leaves
+            it in the content.
         validation_workers: threads that tokenize.
         payload_limit: largest body in bytes.
         api_key: bearer token that protected routes ask for; None leaves them open.
@@ -94,6 +97,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_client_batch_size: int = 4
     watermark_gamma: float = 0.5
     watermark_delta: float = 2.0
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
     validation_workers: int = 2
     payload_limit: int = 2_000_000
     api_key: str | None = None

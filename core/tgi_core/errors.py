@@ -101,6 +101,15 @@ class TemplateError(RequestError):
     prefix = "Template error: "
 
 
+class ToolError(RequestError):
+    """A tool is not well-formed, or one is demanded that is not there: 422, ``tool_error``."""
+
+    status = 422
+    error_type = "tool_error"
+    metric = "tool"
+    prefix = "Tool error: "
+
+
 class OverloadedError(RequestError):
     """The concurrency limit is reached: 429, ``overloaded``."""
 

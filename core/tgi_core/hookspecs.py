@@ -10,6 +10,8 @@ import pluggy
 if TYPE_CHECKING:
     from tgi_core.contract import Backend
     from tgi_core.models.spec import Architecture
+    from tgi_core.requests.reasoning import ReasoningParser
+    from tgi_core.requests.tools import ToolParser
     from tgi_core.sampling.grammar import GrammarEngine
     from tgi_core.sampling.rules import LogitsRule
 
@@ -37,3 +39,13 @@ def tgi_logits_rules() -> Iterable[LogitsRule]:  # type: ignore[empty-body]
 @hookspec
 def tgi_grammar_engines() -> Iterable[GrammarEngine]:  # type: ignore[empty-body]
     """Engines of structured output this plugin offers, each by its ``name``."""
+
+
+@hookspec
+def tgi_tool_parsers() -> Iterable[ToolParser]:  # type: ignore[empty-body]
+    """Parsers of calls this plugin offers, each by its ``name``; those that ship are asked first whether they suit."""
+
+
+@hookspec
+def tgi_reasoning_parsers() -> Iterable[ReasoningParser]:  # type: ignore[empty-body]
+    """Parsers of reasoning this plugin offers, each by its ``name``; those that ship are asked first."""

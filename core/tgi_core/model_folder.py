@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,22 @@ T = TypeVar("T")
 
 _DOWNLOAD_AGAIN = "Download or copy the model again."
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+_LARGEST_VOCABULARY = 1 << 24
+
+TEXT_DEFAULTS: Mapping[str, Mapping[str, int | str]] = {
+    "gemma3": {
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    }
+}
+"""What the ``text_config`` of a multimodal type means by its silence: releases leave out what equals the defaults of
+transformers' class."""
+
 DEFAULT_TEMPLATE = "default"
 """Name of the chat template that is taken unless a request names another."""
 
@@ -60,7 +77,11 @@ class ModelFolder:
     @property
     def vocab_size(self) -> int:
         """Width of the logits."""
-        return self._text_value("vocab_size", int, "Add the number of rows of the embedding as `vocab_size`.")
+        fix = "Set `vocab_size` to the number of rows of the embedding."
+        size = self._text_value("vocab_size", int, fix)
+        if not 1 <= size <= _LARGEST_VOCABULARY:
+            raise _refuse(f"{self.path / 'config.json'} has a `vocab_size` of {size}.", fix)
+        return size
 
     @property
     def max_position_embeddings(self) -> int | None:
@@ -223,7 +244,8 @@ def _text_config(config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(nested, dict):
         return config
     shared = {key: value for key, value in config.items() if not key.endswith("_config")}
-    return shared | nested
+    named = {key: value for key, value in nested.items() if value is not None}
+    return shared | dict(TEXT_DEFAULTS.get(str(config.get("model_type")), {})) | named
 
 
 def _token_text(value: object) -> str | None:

@@ -7,8 +7,9 @@ when what it would have offered is asked for; it never takes the server down by 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pluggy
@@ -20,8 +21,12 @@ from tgi_core.hookspecs import PROJECT_NAME
 
 if TYPE_CHECKING:
     from tgi_core.models.spec import Architecture
+    from tgi_core.requests.reasoning import ReasoningParser
+    from tgi_core.requests.tools import ToolParser
     from tgi_core.sampling.grammar import GrammarEngine
     from tgi_core.sampling.rules import LogitsRule
+
+T = TypeVar("T")
 
 
 class PluginFailure(msgspec.Struct, frozen=True):
@@ -108,6 +113,52 @@ class Plugins:
                 found[engine.name] = engine
         return found
 
+    def tool_parsers(self) -> list[ToolParser]:
+        """All parsers of calls, those that ship first.
+
+        Raises:
+            StartupError: two have the same name.
+        """
+        parsers = [parser for offered in self._manager.hook.tgi_tool_parsers() for parser in offered]
+        _check_names("tool call parser", [parser.name for parser in parsers])
+        return parsers
+
+    def reasoning_parsers(self) -> list[ReasoningParser]:
+        """All parsers of reasoning, those that ship first.
+
+        Raises:
+            StartupError: two have the same name.
+        """
+        parsers = [parser for offered in self._manager.hook.tgi_reasoning_parsers() for parser in offered]
+        _check_names("reasoning parser", [parser.name for parser in parsers])
+        return parsers
+
+    def choose_tool_parser(self, name: str) -> ToolParser:
+        """The parser of calls called ``name``.
+
+        Raises:
+            StartupError: there is none; the message lists those installed.
+        """
+        return self._choose_parser("tool call", name, {parser.name: parser for parser in self.tool_parsers()})
+
+    def choose_reasoning_parser(self, name: str) -> ReasoningParser:
+        """The parser of reasoning called ``name``.
+
+        Raises:
+            StartupError: there is none; the message lists those installed.
+        """
+        return self._choose_parser("reasoning", name, {parser.name: parser for parser in self.reasoning_parsers()})
+
+    def _choose_parser(self, kind: str, name: str, parsers: Mapping[str, T]) -> T:
+        if name not in parsers:
+            known = ", ".join(sorted(parsers))
+            raise StartupError(
+                f"There is no {kind} parser `{name}`; installed are: {known}." + self._tell_failures(),
+                f"Use one of them, or leave --{kind.replace(' ', '-')}-parser out.",
+                ExitCode.USAGE,
+            )
+        return parsers[name]
+
     def choose_grammar_engine(self, name: str) -> GrammarEngine:
         """The engine of structured output called ``name``.
 
@@ -171,6 +222,12 @@ def _register(manager: pluggy.PluginManager, entry_point: EntryPoint) -> PluginF
             manager.unregister(name=entry_point.name)
         return PluginFailure(entry_point.name, distribution, f"{type(error).__name__}: {error}")
     return None
+
+
+def _check_names(kind: str, names: list[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise StartupError(f"Two plugins offer a {kind} named `{name}`.", "Uninstall one of them.")
 
 
 def _check_contract(backend: Backend) -> None:

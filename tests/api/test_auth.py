@@ -11,7 +11,18 @@ from tests.support.api import Api, make_state, open_api
 from tgi_core.requests import TextTokenizer
 
 PROTECTED = ["/", "/generate", "/generate_stream", "/v1/chat/completions", "/v1/completions", "/tokenize"]
-PUBLIC = ["/", "/health", "/ping", "/info", "/v1/models", "/metrics", "/docs", "/api-doc/openapi.json"]
+PUBLIC = [
+    "/",
+    "/health",
+    "/health/live",
+    "/health/ready",
+    "/ping",
+    "/info",
+    "/v1/models",
+    "/metrics",
+    "/docs",
+    "/api-doc/openapi.json",
+]
 BODY = {"inputs": "x", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}
 
 
@@ -53,6 +64,14 @@ def test_public_routes_need_no_key(locked: Api, path: str) -> None:
 
 def test_chat_tokenize_is_public_as_in_tgi(locked: Api) -> None:
     assert locked.http.post("/chat_tokenize", json=BODY).status_code == 200
+
+
+def test_x_api_key_is_for_anthropics_routes_alone(locked: Api) -> None:
+    headers: Any = {"x-api-key": "Sésame".encode()}
+    assert locked.http.post("/v1/chat/completions", json=BODY, headers=headers).status_code == 401
+    assert locked.http.post("/v1/messages", json=BODY, headers={"x-api-key": "wrong"}).status_code == 401
+    reply = locked.http.post("/v1/messages", json=BODY | {"model": "m", "max_tokens": 3}, headers=headers)
+    assert reply.status_code == 200
 
 
 def test_a_key_is_ignored_when_none_is_set(api: Api) -> None:

@@ -38,7 +38,7 @@ def test_golden_stream(api: Api) -> None:
         start + '{"index":0,"delta":{"content":" jumps"},"logprobs":null,"finish_reason":null}],"usage":null}',
         start + '{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"stop"}],"usage":null}',
         start + f'],"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,'
-        f'"total_tokens":{prompt_tokens + 3}}}}}',
+        f'"total_tokens":{prompt_tokens + 3},"prompt_tokens_details":{{"cached_tokens":7}}}}}}',
         "data: [DONE]",
         "",
     ]
@@ -139,7 +139,16 @@ def test_an_error_is_an_event_and_then_done(api: Api) -> None:
     api.engine.fail_after = 1
     chunks = events(stream(api, stream_options={"include_usage": True}).text)
     assert chunks[1:] == [
-        {"error": {"message": "Request failed during generation: the device is on fire", "http_status_code": 424}},
+        {
+            "error": {
+                "message": "Request failed during generation: the device is on fire",
+                "type": "server_error",
+                "param": None,
+                "code": None,
+                "http_status_code": 424,
+            },
+            "error_type": "generation",
+        },
         "[DONE]",
     ]
     assert api.metric('tgi_request_failure{err="generation"}') == 1

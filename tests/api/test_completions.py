@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.api import BOS_ID, Api, events, make_state, open_api
-from tests.support.text_tokenizers import encode, load, metaspace_json
+from tests.support.api import BOS_ID, Api, error_message, events, make_state, open_api
+from tests.support.text_tokenizers import BOS, encode, load, metaspace_json
 from tgi_api.schemas.completions import Completion, CompletionChunk, CompletionRequest
 
 
@@ -27,7 +27,8 @@ def test_golden_body(api: Api) -> None:
     assert text == (
         '{"object":"text_completion","id":"ID","created":0,"model":"tests/tiny","system_fingerprint":"0.1.0-native",'
         '"choices":[{"index":0,"text":" fox jumps","logprobs":null,"finish_reason":"stop"}],'
-        f'"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,"total_tokens":{prompt_tokens + 3}}}}}'
+        f'"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,"total_tokens":{prompt_tokens + 3},'
+        '"prompt_tokens_details":{"cached_tokens":7}}}'
     )
     msgspec.json.decode(reply.content, type=Completion)
 
@@ -50,6 +51,7 @@ def test_several_prompts_come_in_order_and_usage_is_their_sum(api: Api) -> None:
         "prompt_tokens": prompt_tokens,
         "completion_tokens": 3,
         "total_tokens": prompt_tokens + 3,
+        "prompt_tokens_details": {"cached_tokens": 21},
     }
     assert reply.headers["x-prompt-tokens"] == str(prompt_tokens)
     assert reply.headers["x-generated-tokens"] == "3"
@@ -77,7 +79,7 @@ def test_golden_stream(api: Api) -> None:
         start + '{"index":0,"text":" jumps","logprobs":null,"finish_reason":null}],"usage":null}',
         start + '{"index":0,"text":"","logprobs":null,"finish_reason":"stop"}],"usage":null}',
         start + f'],"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":3,'
-        f'"total_tokens":{prompt_tokens + 3}}}}}',
+        f'"total_tokens":{prompt_tokens + 3},"prompt_tokens_details":{{"cached_tokens":7}}}}}}',
         "data: [DONE]",
         "",
     ]
@@ -98,6 +100,114 @@ def test_streamed_prompts_are_told_apart_and_end_once(api: Api) -> None:
         finished[choice["index"]] += [choice["finish_reason"]] if choice["finish_reason"] else []
     assert texts == {0: " fox jumps", 1: " fox jumps"}
     assert finished == {0: ["stop"], 1: ["stop"]}
+
+
+def test_token_ids_are_taken_as_they_are(api: Api) -> None:
+    ids = encode(api.state.tokenizer, "The quick")
+    reply = complete(api, ids, echo=True)
+    assert api.engine.submitted[0].prompt == ids
+    assert reply.json()["choices"][0]["text"] == "The quick fox jumps"
+    assert reply.headers["x-compute-characters"] == "9"
+    reply = complete(api, [ids, [BOS_ID, *ids]], truncate_prompt_tokens=1)
+    assert [submitted.prompt for submitted in api.engine.submitted[1:]] == [ids[-1:], ids[-1:]]
+    assert [choice["text"] for choice in reply.json()["choices"]] == [" fox jumps"] * 2
+
+
+def test_texts_without_special_tokens(api: Api) -> None:
+    complete(api, add_special_tokens=False)
+    assert api.engine.submitted[0].prompt == encode(api.state.tokenizer, "The quick")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_max_tokens_0_scores_an_echoed_prompt(api: Api, stream: bool) -> None:
+    body = {"echo": True, "max_tokens": 0, "logprobs": 1, "stream_options": {"include_usage": True}}
+    reply = complete(api, stream=stream, **body)
+    found = events(reply.text)[:-1] if stream else [reply.json()]
+    assert api.engine.submitted[0].max_new_tokens == 1
+    assert "".join(choice["text"] for part in found for choice in part["choices"]) == "The quick"
+    choice = found[0]["choices"][0]
+    assert choice["logprobs"]["token_logprobs"] == [None, *[-0.5] * (len(api.engine.submitted[0].prompt) - 1)]
+    last = found[-2]["choices"][0] if stream else choice
+    assert last["finish_reason"] == "length"
+    assert found[-1]["usage"]["completion_tokens"] == 0
+
+
+def test_usage_of_every_chunk(api: Api) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = events(complete(api, stream=True, stream_options=options).text)[:-1]
+    prompt_tokens = len(api.engine.submitted[0].prompt)
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 2, 3, 3]
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {prompt_tokens}
+    assert chunks[0]["usage"]["total_tokens"] == prompt_tokens + 1
+
+
+def test_special_tokens_are_shown_when_asked_for(api: Api) -> None:
+    words = encode(api.state.tokenizer, " fox")
+    api.engine.reply = [*words, BOS_ID, *words]
+    assert complete(api).json()["choices"][0]["text"] == " fox fox"
+    text = complete(api, skip_special_tokens=False).json()["choices"][0]["text"]
+    assert text == f" fox{BOS} fox"
+
+
+def test_what_the_engine_is_asked_for(api: Api) -> None:
+    complete(api, stop_token_ids=[3, 4, 3], allowed_token_ids=[5, 6], bad_words=["fox"])
+    submitted = api.engine.submitted[0]
+    assert submitted.stop_token_ids == (3, 4)
+    assert submitted.sampling.allowed_token_ids == (5, 6)
+    plain, spaced = encode(api.state.tokenizer, "fox"), encode(api.state.tokenizer, " fox")
+    assert submitted.sampling.bad_words == (tuple(plain), tuple(spaced))
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_token_is_left_out_unless_wanted(api: Api, include: bool) -> None:
+    (last,) = encode(api.state.tokenizer, " jumps")
+    (choice,) = complete(api, stop_token_ids=[last], include_stop_str_in_output=include).json()["choices"]
+    assert choice["text"] == (" fox jumps" if include else " fox")
+    assert choice["finish_reason"] == "stop"
+
+
+def test_harmless_fields_of_other_servers(api: Api) -> None:
+    body = {"user": "me", "priority": 0, "spaces_between_special_tokens": False, "use_beam_search": False}
+    assert complete(api, **body, modalities=["text"], service_tier="auto", return_token_ids=False).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ({"priority": 1}, "`priority` must be 0"),
+        ({"stop_token_ids": [500]}, "`stop_token_ids`"),
+        ({"stop_token_ids": [-1]}, "`stop_token_ids`"),
+        ({"stop_token_ids": list(range(129))}, "at most 128"),
+        ({"allowed_token_ids": []}, "`allowed_token_ids`"),
+        ({"allowed_token_ids": [500]}, "`allowed_token_ids`"),
+        ({"allowed_token_ids": [1] * 1025}, "at most 1024"),
+        ({"allowed_token_ids": [1], "guided_regex": "a"}, "cannot be combined"),
+        ({"bad_words": [" "]}, "`bad_words`"),
+        ({"bad_words": ["x"] * 65}, "at most 64"),
+        ({"bad_words": ["zq" * 40]}, "at most 16 tokens"),
+        ({"truncate_prompt_tokens": 0}, "`truncate_prompt_tokens`"),
+        ({"truncate_prompt_tokens": 101}, "at most 100"),
+        ({"request_id": "a b"}, "`request_id`"),
+        ({"request_id": ""}, "`request_id`"),
+        ({"use_beam_search": True}, "`n` and `best_of`"),
+        ({"prompt_logprobs": 0}, "`echo`"),
+        ({"return_token_ids": True}, "`return_token_ids`"),
+        ({"return_tokens_as_token_ids": True}, "`return_tokens_as_token_ids`"),
+        ({"cache_salt": "x"}, "`cache_salt`"),
+        ({"prompt_embeds": "x"}, "`prompt_embeds`"),
+        ({"logits_processors": ["x"]}, "`logits_rules`"),
+        ({"modalities": ["text", "audio"]}, "`modalities`"),
+        ({"audio": {}}, "`audio`"),
+        ({"web_search_options": {}}, "`web_search_options`"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_fields_of_other_servers_that_would_change_the_result(shared_api: Api, path: str, body: Any, part: str) -> None:
+    prompt = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}
+    reply = shared_api.post(path, {**prompt, **body})
+    assert reply.status_code == 422
+    assert part in error_message(reply)
+    assert shared_api.state.permits.taken == 0
 
 
 def test_usage_only_when_asked_for(api: Api) -> None:
@@ -246,14 +356,20 @@ def test_explicit_nulls_mean_not_given(api: Api) -> None:
         ({"prompt": []}, "validation", "`prompt`"),
         ({"prompt": ""}, "validation", "empty"),
         ({"prompt": ["a", ""]}, "validation", "empty"),
-        ({"prompt": [1, 2]}, "validation", "$.prompt[0]"),
-        ({"prompt": [[1, 2]]}, "validation", "$.prompt[0]"),
+        ({"prompt": [1, -2]}, "validation", "below 500"),
+        ({"prompt": [[1], [2, 500]]}, "validation", "below 500"),
+        ({"prompt": [[1], []]}, "validation", "empty"),
+        ({"prompt": [1, "x"]}, "validation", "only"),
+        ({"prompt": ["x", [1]]}, "validation", "only"),
+        ({"prompt": [1.5]}, "validation", "$.prompt[0]"),
+        ({"prompt": [[10**30]]}, "validation", "`prompt`"),
         ({}, "validation", "prompt"),
         ({"prompt": "x", "best_of": 1, "n": 2}, "validation", "`best_of`"),
         ({"prompt": "x", "best_of": 129}, "validation", "`best_of`"),
         ({"prompt": "x", "n": 129}, "validation", "`n`"),
         ({"prompt": "x", "logprobs": 21}, "validation", "`logprobs`"),
-        ({"prompt": "x", "echo": True, "max_tokens": 0}, "validation", "`max_tokens`"),
+        ({"prompt": "x", "max_tokens": 0}, "validation", "`max_tokens`"),
+        ({"prompt": "x", "echo": True, "max_tokens": -1}, "validation", "`max_tokens`"),
         ({"prompt": "x", "logprobs": 1, "top_logprobs": 1}, "validation", "`top_logprobs`"),
     ],
 )
@@ -262,7 +378,7 @@ def test_what_is_not_served_is_refused(shared_api: Api, body: Any, error_type: s
     reply = shared_api.post("/v1/completions", {**body, "stream": stream})
     assert reply.status_code == 422
     assert reply.json()["error_type"] == error_type
-    assert part in reply.json()["error"]
+    assert part in error_message(reply)
     assert shared_api.state.permits.taken == 0
 
 

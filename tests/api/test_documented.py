@@ -1,4 +1,4 @@
-"""docs/api.md names every route, field, metric and kind of error that there is."""
+"""docs/api.md names every route, field and kind of error that there is, docs/metrics.md every metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tgi_api.schemas.completions import CompletionRequest
 from tgi_api.schemas.generate import CompatGenerateRequest, GenerateParameters
 from tgi_core import errors
 
-PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "api.md").read_text()
 
 
 def error_types(module: Any) -> set[str]:
@@ -45,11 +46,11 @@ def test_every_field_of_a_body(kind: type[msgspec.Struct]) -> None:
     assert len(fields) > 2
 
 
-def test_every_metric(api: Api) -> None:
-    text = api.http.get("/metrics").text
-    names = [family.name for family in text_string_to_metric_families(text)]
-    assert [name for name in names if f"`{name}`" not in PAGE] == []
-    assert len(names) > 15
+def test_every_metric_with_its_type(api: Api) -> None:
+    page = (DOCS / "metrics.md").read_text()
+    families = list(text_string_to_metric_families(api.http.get("/metrics").text))
+    assert [family.name for family in families if f"| `{family.name}` | {family.type} |" not in page] == []
+    assert len(families) == page.count("\n| `tgi_")
 
 
 def test_every_kind_of_error() -> None:

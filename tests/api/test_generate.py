@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from tests.support.api import BOS_ID, EOS_ID, INFO, LOGPROB, Api, make_state, open_api
+from tests.support.api import BOS_ID, EOS_ID, INFO, LOGPROB, Api, error_message, make_state, open_api
 from tests.support.text_tokenizers import encode
 from tgi_api.schemas.generate import GenerateParameters, GenerateResponse
 from tgi_core.requests import TextTokenizer
@@ -147,14 +147,14 @@ def test_parameters_of_plugins_rules(tokenizer: TextTokenizer) -> None:
         assert api.post("/generate", body).status_code == 200
         assert api.engine.submitted[0].sampling.extra == {"strength": 0.5}
         body["parameters"]["logits_rules"] = {"weakness": 0.5}
-        assert "`strength`" in api.post("/generate", body).json()["error"]
+        assert "`strength`" in error_message(api.post("/generate", body))
 
 
 def test_an_id_beyond_the_models_vocabulary_has_no_bias(api: Api) -> None:
     body = {"inputs": "x", "parameters": {"logit_bias": {"499": 1}}}
     assert api.post("/generate", body).status_code == 200
     body["parameters"]["logit_bias"] = {"500": 1}
-    assert "token ids below 500" in api.post("/generate", body).json()["error"]
+    assert "token ids below 500" in error_message(api.post("/generate", body))
 
 
 def test_root_answers_with_a_list_and_the_full_text(api: Api) -> None:
@@ -238,7 +238,7 @@ def test_logits_that_are_not_numbers_fail_the_request(api: Api) -> None:
     api.engine.logprob = float("nan")
     reply = api.post("/generate", {"inputs": "x"})
     assert reply.status_code == 424
-    assert "not numbers" in reply.json()["error"]
+    assert "not numbers" in error_message(reply)
 
 
 def test_a_token_that_the_model_lacks_fails_alone(tokenizer: TextTokenizer) -> None:
@@ -246,7 +246,7 @@ def test_a_token_that_the_model_lacks_fails_alone(tokenizer: TextTokenizer) -> N
     with open_api(make_state(tokenizer, info=replace(INFO, vocab_size=3))) as api:
         reply = api.post("/generate", {"inputs": "the quick fox"})
         assert reply.status_code == 422
-        assert "vocabulary" in reply.json()["error"]
+        assert "vocabulary" in error_message(reply)
 
 
 @pytest.mark.parametrize("logprob", [float("inf"), float("-inf")])

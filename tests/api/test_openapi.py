@@ -21,7 +21,13 @@ EXPECTED = {
     ("post", "/generate_stream"),
     ("post", "/v1/chat/completions"),
     ("post", "/v1/completions"),
+    ("post", "/invocations"),
+    ("post", "/vertex"),
+    ("post", "/v1/embeddings"),
+    ("post", "/v1/requests/{request_id}/cancel"),
+    ("get", "/v1/models/{model}"),
     ("post", "/tokenize"),
+    ("post", "/detokenize"),
     ("post", "/chat_tokenize"),
     ("get", "/"),
     ("get", "/health"),
@@ -44,7 +50,7 @@ def document(api: Api) -> Any:
 def test_every_route_is_there(api: Api, document: Any) -> None:
     found = {(method, path) for path, methods in document["paths"].items() for method in methods if method != "head"}
     assert found == EXPECTED
-    registered = {route.path for route in api.http.app.routes}
+    registered = {re.sub(r":\w+\}", "}", route.path_format) for route in api.http.app.routes}
     assert registered - set(document["paths"]) == UNDOCUMENTED | {"/api-doc/openapi.json"}
 
 
@@ -80,7 +86,8 @@ def test_streams_and_errors_are_described(document: Any) -> None:
         responses = document["paths"][path]["post"]["responses"]
         assert "text/event-stream" in responses["200"]["content"]
         assert {"400", "401", "413", "415", "422", "424", "429", "500", "503"} <= set(responses)
-        assert responses["422"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorResponse")
+        schema = "OpenAIError" if path.startswith("/v1/") else "ErrorResponse"
+        assert responses["422"]["content"]["application/json"]["schema"]["$ref"].endswith(f"/{schema}")
 
 
 def test_the_key_is_asked_for_on_protected_routes_only(document: Any) -> None:

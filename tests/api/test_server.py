@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from tests.support.api import EOS_ID, INFO, MODEL_ID, TEMPLATE, make_state, write_tokenizer
-from tgi_api.server import ApiProcess, load_template, make_checker, run_api
+from tgi_api.server import ApiProcess, load_chat, make_checker, run_api
 from tgi_core.config import ApiConfig, EngineConfig, ModelConfig, ServerConfig
 from tgi_core.engine.control import (
     ApiReady,
@@ -34,7 +34,8 @@ from tgi_core.engine.control import (
 )
 from tgi_core.errors import ExitCode, StartupError, TemplateError
 from tgi_core.model_folder import ModelFolder
-from tgi_core.requests import ChatTemplate, TextTokenizer
+from tgi_core.requests import TextTokenizer
+from tgi_core.requests.chat_format import ChatFormats, make_formats
 from tgi_core.sampling.grammar import Vocabulary
 from tgi_core.sampling.grammar.checker import GrammarChecker
 
@@ -69,9 +70,9 @@ class Supervised:
         config = make_state(tokenizer, graceful_termination_timeout_s=graceful_s).config
         # The process closes its tokenizer when it ends; the one of the tests lives on.
         own = TextTokenizer(write_tokenizer(folder), workers=1)
-        template = ChatTemplate(TEMPLATE, {})
+        chat = make_formats({"default": TEMPLATE}, {}, "llama", tool_parsers=(), reasoning_parsers=())
         self.grammars = ClosingChecker("any", Vocabulary(folder / "tokenizer.json", INFO.vocab_size, (EOS_ID,)))
-        self._process = ApiProcess(config, own, template, self.listener, self._remote, grammars=self.grammars)
+        self._process = ApiProcess(config, own, chat, self.listener, self._remote, grammars=self.grammars)
 
     def start(self) -> None:
         self.running = asyncio.create_task(self._process.run())
@@ -199,6 +200,44 @@ def test_after_the_time_allowed_what_runs_is_ended(tokenizer: TextTokenizer, tmp
     supervise(tokenizer, tmp_path, scenario, graceful_s=0.1)
 
 
+def test_a_second_stop_signal_ends_what_runs_at_once(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    async def scenario(process: Supervised, http: httpx.AsyncClient) -> None:
+        await process.up()
+        async with http.stream("POST", "/v1/chat/completions", json=CHAT) as running:
+            # A service manager may signal every process beside the supervisor: that is still the first time.
+            process.tell(Shutdown())
+            process.tell(Shutdown())
+            await asyncio.sleep(0.1)
+            assert not process.running.done()
+            process.tell(Shutdown(at_once=True))
+            stream = (await running.aread()).decode()
+        assert "shutting down" in stream
+        assert stream.endswith("data: [DONE]\n\n")
+
+    supervise(tokenizer, tmp_path, scenario, graceful_s=60)
+
+
+def test_an_engine_that_is_lost_with_requests_is_a_failed_step(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    async def scenario(process: Supervised, http: httpx.AsyncClient) -> None:
+        async def failures() -> str:
+            await asyncio.sleep(0.05)
+            lines = (await http.get("/metrics")).text.splitlines()
+            return next(line for line in lines if line.startswith('tgi_batch_inference_failure{method="prefill"'))
+
+        await process.up()
+        process.tell(EngineDown("it had nothing to do"))
+        assert (await failures()).endswith(" 0")
+        process.tell(EngineUp(process.address + "2", INFO))
+        await asyncio.sleep(0.05)
+        async with http.stream("POST", "/v1/chat/completions", json=CHAT) as running:
+            process.tell(EngineDown("gone"))
+            await running.aread()
+        assert (await failures()).endswith(" 1")
+        process.tell(Shutdown())
+
+    supervise(tokenizer, tmp_path, scenario)
+
+
 def test_sigterm_means_shutdown(tokenizer: TextTokenizer, tmp_path: Path) -> None:
     async def scenario(process: Supervised, http: httpx.AsyncClient) -> None:
         await process.up()
@@ -234,16 +273,31 @@ def write_model(folder: Path) -> Path:
 
 def test_templates(tmp_path: Path) -> None:
     folder = write_model(tmp_path)
-    nothing = load_template(ModelFolder(folder))
+    nothing = load_chat(ModelFolder(folder))
     assert isinstance(nothing, TemplateError)
     assert "--chat-template" in str(nothing)
     jinja = folder / "chat_template.jinja"
     jinja.write_text("{% if %}")
-    assert isinstance(load_template(ModelFolder(folder)), TemplateError)
+    assert isinstance(load_chat(ModelFolder(folder)), TemplateError)
     jinja.write_text("{{ bos_token }}{{ eos_token }}{{ messages[0].content }}")
-    template = load_template(ModelFolder(folder))
-    assert isinstance(template, ChatTemplate)
+    chat = load_chat(ModelFolder(folder))
+    assert isinstance(chat, ChatFormats)
+    template = chat.choose(None, has_tools=False).template
     assert template.render([{"role": "user", "content": "hi"}]) == "<s></s>hi"
+
+
+def test_parsers_are_chosen_by_template_or_by_name(tmp_path: Path) -> None:
+    folder = write_model(tmp_path)
+    (folder / "chat_template.jinja").write_text("{{ tools }}<tool_call></think>")
+    names = []
+    for options in ({}, {"tool_call_parser": "mistral", "reasoning_parser": "granite"}, {"reasoning_parser": "none"}):
+        chat = load_chat(ModelFolder(folder), **options)
+        assert isinstance(chat, ChatFormats)
+        (found,) = chat
+        names.append((found.tool_parser.name, found.reasoning_parser and found.reasoning_parser.name))
+    assert names == [("hermes", "think"), ("mistral", "granite"), ("hermes", None)]
+    with pytest.raises(StartupError, match="hermes"):
+        load_chat(ModelFolder(folder), tool_call_parser="nothing")
 
 
 def test_grammars_can_be_switched_off(tmp_path: Path) -> None:
@@ -309,4 +363,4 @@ def test_a_malformed_template_file_is_a_refusal(tmp_path: Path) -> None:
     folder = write_model(tmp_path)
     (folder / "tokenizer_config.json").write_text('{"chat_template": 3}')
     with pytest.raises(StartupError, match="chat_template"):
-        load_template(ModelFolder(folder))
+        load_chat(ModelFolder(folder))

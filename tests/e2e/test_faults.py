@@ -120,6 +120,23 @@ def test_an_engine_that_dies_while_the_server_stops_is_told(tmp_path: Path) -> N
         assert "SIGKILL" in text
 
 
+def test_a_second_signal_shortens_the_drain(tmp_path: Path) -> None:
+    body = {"inputs": "Count: 1, 2, 3,", "parameters": {"max_new_tokens": 1900, "ignore_eos": True}}
+    with ServerProcess(tmp_path / "log", "--model-id", "demo") as server:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(httpx.post, f"{server.url}/generate", json=body, timeout=60)
+            while server.gauge("tgi_batch_current_size") < 1:
+                time.sleep(0.01)
+            os.kill(server.pid, signal.SIGTERM)
+            time.sleep(0.5)
+            assert not running.done()
+            os.kill(server.pid, signal.SIGTERM)
+            reply = running.result(timeout=5)
+        assert reply.status_code in {424, 503}
+        assert "shutting down" in reply.json()["error"]
+        assert "received SIGTERM again" in server.log
+
+
 def test_sigterm_to_every_process_still_drains(tmp_path: Path) -> None:
     body = {"inputs": "Count: 1, 2, 3,", "parameters": {"max_new_tokens": 60}}
     with ServerProcess(tmp_path / "log", "--model-id", "demo") as server:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,10 @@ from tgi_core.config import ApiConfig, EngineConfig, EngineInfo, ModelConfig, Se
 from tgi_core.engine.client import EngineClient, TokenSink
 from tgi_core.engine.frames import EngineStats, Finish
 from tgi_core.errors import EngineUnavailableError, GenerationError, TemplateError
-from tgi_core.requests import ChatTemplate, TextTokenizer
+from tgi_core.requests import TextTokenizer
+from tgi_core.requests.chat_format import ChatFormats, make_formats
+from tgi_core.requests.reasoning.builtin import REASONING_PARSERS
+from tgi_core.requests.tools.builtin import TOOL_PARSERS
 from tgi_core.sampling.grammar import Grammar, GrammarError
 from tgi_core.sampling.params import SamplingParams
 
@@ -82,6 +85,7 @@ class Submitted(msgspec.Struct):
     ignore_eos: bool
     grammar: Grammar | None
     prompt_logprobs: bool
+    stop_token_ids: tuple[int, ...]
 
 
 class FakeGrammars:
@@ -160,13 +164,24 @@ class FakeEngine(EngineClient):
         ignore_eos: bool = False,
         grammar: Grammar | None = None,
         prompt_logprobs: bool = False,
+        stop_token_ids: tuple[int, ...] = (),
     ) -> int:
         if not self.up:
             raise EngineUnavailableError(f"The model is not available: {self.trouble}")
         index = len(self.submitted)
         request_id = index + 1
         self.submitted.append(
-            Submitted(request_id, list(prompt), max_new_tokens, sampling, sink, ignore_eos, grammar, prompt_logprobs)
+            Submitted(
+                request_id,
+                list(prompt),
+                max_new_tokens,
+                sampling,
+                sink,
+                ignore_eos,
+                grammar,
+                prompt_logprobs,
+                stop_token_ids,
+            )
         )
         self._live[request_id] = sink
         if not self.paused:
@@ -215,9 +230,10 @@ class FakeEngine(EngineClient):
         submitted = self.submitted[request_id - 1]
         if index == 0 and submitted.prompt_logprobs:
             submitted.sink.on_prompt_logprobs([self.prompt_logprob] * (len(submitted.prompt) - 1))
-        last = index + 1 == len(ids)
-        finish = Finish.NOT
-        if last:
+        is_stop = ids[index] in submitted.stop_token_ids
+        last = is_stop or index + 1 == len(ids)
+        finish = Finish.STOP_TOKEN if is_stop else Finish.NOT
+        if last and not is_stop:
             finish = Finish.EOS if ids[index] == EOS_ID else Finish.LENGTH
         self.push(request_id, ids[index], finish)
         if not last:
@@ -229,6 +245,7 @@ def make_state(
     *,
     info: EngineInfo = INFO,
     template: str | None = TEMPLATE,
+    templates: Mapping[str, str] | None = None,
     grammars: bool = True,
     **api: Any,
 ) -> AppState:
@@ -238,11 +255,15 @@ def make_state(
         engine=EngineConfig(backend="null", dtype="float32"),
         api=ApiConfig(**api),
     )
-    chat = (
-        TemplateError("the model has no chat template")
-        if template is None
-        else ChatTemplate(template, {"bos_token": BOS, "eos_token": EOS})
-    )
+    chat: ChatFormats | TemplateError = TemplateError("the model has no chat template")
+    if template is not None:
+        chat = make_formats(
+            {"default": template, **(templates or {})},
+            {"bos_token": BOS, "eos_token": EOS},
+            "llama",
+            tool_parsers=TOOL_PARSERS,
+            reasoning_parsers=REASONING_PARSERS,
+        )
     checker = cast("GrammarChecker", FakeGrammars()) if grammars else None
     return AppState(config, FakeEngine(tokenizer, info), tokenizer, chat, checker)
 
@@ -286,6 +307,22 @@ def open_api(state: AppState) -> Iterator[Api]:
     """The application over ``state`` with a client."""
     with TestClient(create_app(state), raise_server_exceptions=False) as http:
         yield Api(state, http)
+
+
+def error_message(reply: Any) -> str:
+    """The message of an error, which has the form of its route's API."""
+    body = reply.json()
+    path = reply.request.url.path
+    assert body["error_type"]
+    if path.startswith("/v1/messages"):
+        assert list(body) == ["type", "error", "error_type", "request_id"]
+        assert list(body["error"]) == ["type", "message"]
+        return str(body["error"]["message"])
+    assert list(body) == ["error", "error_type"]
+    if path.startswith("/v1/"):
+        assert list(body["error"]) == ["message", "type", "param", "code"]
+        return str(body["error"]["message"])
+    return str(body["error"])
 
 
 def events(text: str) -> list[Any]:

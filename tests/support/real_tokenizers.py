@@ -1,4 +1,4 @@
-"""Real models' tokenizers out of installed packages, one of each family: what masks and detokenization must cope with."""
+"""Real models' tokenizers out of installed packages, of several families."""
 
 from __future__ import annotations
 

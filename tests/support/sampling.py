@@ -38,11 +38,13 @@ def make_inputs(
     eos_token_ids: Sequence[int] = (),
     raw_logits_BV: Tensor | None = None,
 ) -> SampleInputs:
-    """The rows' inputs, in slots that are not in their order and whose tables hold what others have left."""
+    """The rows' inputs on the logits' device, in slots out of order whose tables hold what others have left."""
+    device = logits_BV.device
     count, longest = len(rows), max(len(row.token_ids) for row in rows)
     rule_set = RuleSet(rules)
-    state = make_state(2 * count, longest + 3, 1, 1, [torch.zeros(1, 1, 1, 1, 1)], rules=rule_set)
-    slots = SlotTable(rule_set, 2 * count, logits_BV.shape[-1], torch.tensor(eos_token_ids, dtype=torch.int64))
+    state = make_state(2 * count, longest + 3, 1, 1, [torch.zeros(1, 1, 1, 1, 1, device=device)], rules=rule_set)
+    eos_ids_E = torch.tensor(eos_token_ids, dtype=torch.int64, device=device)
+    slots = SlotTable(rule_set, 2 * count, logits_BV.shape[-1], eos_ids_E)
     place = [2 * count - 1 - 2 * index for index in range(count)]
     left = SamplingParams(
         do_sample=True, logit_bias={1: 9.0, 0: -9.0}, repetition_penalty=3.0, watermark_delta=1.0, seed=1, choice=1
@@ -54,7 +56,7 @@ def make_inputs(
     for new_slots in (stale, new):
         apply_plan(_entering(new_slots), state, slots, [0], ReferenceKernels())
     tier = max(row.params.tier for row in rows) if tier is None else tier
-    inputs = sample_inputs(state, torch.tensor(place), tier)
+    inputs = sample_inputs(state, torch.tensor(place, device=device), tier)
     if tier is not Tier.FULL:
         return inputs
     return slots.full_inputs(inputs, state, place, longest, logits_BV if raw_logits_BV is None else raw_logits_BV)

@@ -17,6 +17,9 @@ import psutil
 
 START_TIMEOUT_S = 90.0
 
+COMMAND_VARIABLE = "TESTED_TGI_SERVE"
+"""Names the command where the tests run in another environment than the server."""
+
 
 def free_port() -> int:
     """A port that nobody listens on at the moment."""
@@ -33,7 +36,7 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
         self._command = [
-            str(Path(sys.executable).with_name("tgi-serve")),
+            os.environ.get(COMMAND_VARIABLE) or str(Path(sys.executable).with_name("tgi-serve")),
             "--hostname",
             "127.0.0.1",
             "--port",

@@ -15,6 +15,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.hf_versions import rope_settings
+
 VOCAB = 160
 PROMPT_LENGTHS = (3, 45, 17, 30, 1)
 NEW_TOKENS = 24
@@ -55,10 +57,10 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "model_type": "llama",
         "attention_bias": True,
         "mlp_bias": True,
-        "rope_parameters": _LLAMA3_ROPE,
+        **rope_settings(_LLAMA3_ROPE),
     },
-    "llama-linear": {"model_type": "llama", "tie_word_embeddings": True, "rope_parameters": _LINEAR_ROPE},
-    "llama-yarn": {"model_type": "llama", "rope_parameters": _YARN_ROPE},
+    "llama-linear": {"model_type": "llama", "tie_word_embeddings": True, **rope_settings(_LINEAR_ROPE)},
+    "llama-yarn": {"model_type": "llama", **rope_settings(_YARN_ROPE)},
     "mistral": {"model_type": "mistral", "sliding_window": None},
     "mistral-window": {"model_type": "mistral", "sliding_window": 20},
     "qwen2": {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2},
@@ -76,7 +78,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window": 20,
         "query_pre_attn_scalar": 24,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
-        "rope_parameters": _GEMMA3_ROPES,
+        **rope_settings(_GEMMA3_ROPES),
     },
 }
 """Variants by name; each is a model type with the features that set it apart."""
@@ -98,7 +100,7 @@ def make_model(variant: str, folder: Path) -> PreTrainedModel:
     values = {**_SIZES, **CONFIGS[variant]}
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     torch.manual_seed(_SEEDS.get(variant, 0))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     # from_config leaves biases at 0 and norms at 1, where a loader's mistake would not show.
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):

@@ -1,4 +1,4 @@
-"""The command line: ``tgi-serve`` and, under its old name, ``text-generation-launcher``."""
+"""The command line: ``tgi-serve``, which also has the names of TGI's launcher and of its ``download-weights``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tgi_api.cli.display import print_refusals
 from tgi_api.cli.download import DOWNLOAD_OPTIONS, DownloadSettings, download_weights
 from tgi_api.cli.explain import EXPLAIN_OPTIONS, ExplainSettings, explain
 from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
+from tgi_api.cli.quantize import QUANTIZE
 from tgi_api.cli.serve import serve
 from tgi_api.cli.settings import ServeSettings
 from tgi_core import __version__
@@ -56,6 +57,7 @@ ROOT = click.version_option(__version__, prog_name="tgi-serve", message="%(prog)
                 positional=["MODEL_ID"],
                 help="Download a model, and convert it where needed, without serving it.",
             ),
+            QUANTIZE,
             click.Group(
                 "bench",
                 help="Measure an engine, a backend's operations, or a running server.",

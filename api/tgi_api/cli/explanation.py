@@ -267,9 +267,24 @@ def _chat_template(found: _Found) -> _Explained:
     path = found.settings.chat_template
     if path is not None:
         return str(path), found.source("chat_template"), ""
-    if found.inspection.has_chat_template:
+    if found.inspection.chat is not None:
         return "the model's own", FROM_MODEL, ""
     return "none", FROM_MODEL, "it has none: chat is refused, everything else works"
+
+
+def _tool_call_parser(found: _Found) -> _Explained:
+    if found.settings.tool_call_parser != "auto" or found.inspection.chat is None:
+        return found.settings.tool_call_parser, found.source("tool_call_parser"), ""
+    names = dict.fromkeys(chat.tool_parser.name for chat in found.inspection.chat)
+    return ", ".join(names), FROM_MODEL, "told from the chat template"
+
+
+def _reasoning_parser(found: _Found) -> _Explained:
+    if found.settings.reasoning_parser != "auto" or found.inspection.chat is None:
+        return found.settings.reasoning_parser, found.source("reasoning_parser"), ""
+    parsers = (chat.reasoning_parser for chat in found.inspection.chat)
+    names = dict.fromkeys(parser.name for parser in parsers if parser is not None)
+    return ", ".join(names) or "none", FROM_MODEL, "told from the chat template"
 
 
 def _cors_allow_origin(found: _Found) -> _Explained:
@@ -294,6 +309,8 @@ _SPECIAL: Mapping[str, Callable[[_Found], _Explained]] = {
     "max_total_tokens": _max_total_tokens,
     "max_input_tokens": _max_input_tokens,
     "chat_template": _chat_template,
+    "tool_call_parser": _tool_call_parser,
+    "reasoning_parser": _reasoning_parser,
     "cors_allow_origin": _cors_allow_origin,
     "grammar_engine": _grammar_engine,
 }

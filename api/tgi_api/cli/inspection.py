@@ -12,6 +12,7 @@ from tgi_core.contract import AttentionChoice, AttentionOption, AttentionUse, Ba
 from tgi_core.engine.attention import choose_attention, list_attention
 from tgi_core.errors import StartupError, TemplateError
 from tgi_core.model_folder import ModelFolder
+from tgi_core.requests.chat_format import ChatFormats
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ class Inspection:
         max_total_tokens: the longest sequence the engine would ask for; None leaves it to model and memory.
         checkpoint_dtype, dtype: the checkpoint's type, and the one to compute in.
         attention_options, attention: the backend's implementations for this model, and the one that is taken.
-        has_chat_template: whether chat is possible.
+        chat: how the model talks; None where chat is not possible.
         notes: what else a user should know.
 
     Raises:
@@ -53,7 +54,7 @@ class Inspection:
         self._folder = folder = ModelFolder(
             model_dir, tokenizer_config_path=settings.tokenizer_config_path, chat_template=settings.chat_template
         )
-        self.has_chat_template = self._try(self._check_texts, False)
+        self.chat = self._try(self._check_texts, None)
         self.model: dict[str, str] = self._try(self._describe_model, {})
         self.model_max_tokens = self._try(lambda: folder.max_position_embeddings, None)
         config = make_config(settings, backend=backend.info.name, model_dir=model_dir, port=settings.port)
@@ -82,16 +83,17 @@ class Inspection:
                 self.refusals.append(error)
             return otherwise
 
-    def _check_texts(self) -> bool:
-        """Read what the API process reads; whether there is a usable chat template."""
-        from tgi_api.server import load_template
+    def _check_texts(self) -> ChatFormats | None:
+        """Read what the API process reads; how the model talks, None when it has no usable chat template."""
+        from tgi_api.server import load_chat
         from tgi_core.requests import TextTokenizer
 
         TextTokenizer(self._folder.tokenizer_file).close()
-        template = load_template(self._folder)
-        if isinstance(template, TemplateError):
-            self.notes.append(f"Chat is not available: {template.detail}.")
-        return not isinstance(template, TemplateError)
+        chat = load_chat(self._folder, self.settings.tool_call_parser, self.settings.reasoning_parser)
+        if isinstance(chat, TemplateError):
+            self.notes.append(f"Chat is not available: {chat.detail}.")
+            return None
+        return chat
 
     def _describe_model(self) -> dict[str, str]:
         folder = self._folder

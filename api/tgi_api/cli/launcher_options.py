@@ -19,9 +19,11 @@ from tgi_api.cli.values import (
     existing_directory,
     existing_file,
     fraction,
+    header_text,
     integer,
     ip_address,
     number_from,
+    route_path,
     seconds,
     size_bytes,
     text,
@@ -47,9 +49,20 @@ def _own(group: Group, flag: str, metavar: str, read: Reader, help: str) -> Opti
     return Option(flag=flag, env=(f"TGI_SERVE_{_variable(flag)}",), metavar=metavar, read=read, help=help, group=group)
 
 
-def _satisfied(flag: str, metavar: str, read: Reader, reason: str) -> Option:
+def _variable_only(group: Group, variable: str, metavar: str, read: Reader, help: str, **more: Any) -> Option:
+    """An option that only the environment sets."""
+    return Option(env=(variable,), metavar=metavar, read=read, help=help, group=group, **more)
+
+
+def _satisfied(flag: str, metavar: str, read: Reader, reason: str, **more: Any) -> Option:
     """A TGI option that asks for what is always so."""
-    return _used(Group.OPERATION, flag, metavar, read, reason, reason=reason, effect=Effect.SATISFIED)
+    return _used(Group.OPERATION, flag, metavar, read, reason, reason=reason, effect=Effect.SATISFIED, **more)
+
+
+def _satisfied_variable(variable: str, metavar: str, reason: str, **more: Any) -> Option:
+    """A variable that asks for what is always so."""
+    more |= {"reason": reason, "effect": Effect.SATISFIED}
+    return _variable_only(Group.OPERATION, variable, metavar, text, reason, **more)
 
 
 def _ignored(flag: str, metavar: str, reason: str, **more: Any) -> Option:
@@ -79,6 +92,9 @@ _kv_dtype = choice("auto", "fp8_e4m3fn", "fp8_e5m2")
 _ONE_DEVICE = "Choose a model that fits one device and leave it out."
 _EVERY_STEP = "Every step takes all work that fits; prefill never waits for decode."
 _NO_SHARD_SOCKET = "There are no shard processes to reach at an address."
+_NO_RANKS = "One process drives the device; there are no ranks."
+_NO_DEBUG_GROUP = "There is no process group to replace; LOG_LEVEL=debug shows more."
+_NO_KERNEL_CHOICE = "The backend chooses its kernels."
 _NO_TUNNEL = "No tunnel is opened; publish the port with a proxy of your own."
 _NO_SCALING = "Leave it out; the scaling in the model's config.json is applied."
 _DENSE = "Leave it out and choose a checkpoint in float16, bfloat16 or float32."
@@ -89,6 +105,15 @@ MOST_TOKENS = 1 << 27
 LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _model("--model-id", "ID", text, "Hub repository, local directory, GGUF file, or demo", also=("HF_MODEL_ID",)),
     _model("--revision", "NAME", text, "Branch, tag or commit of the repository", also=("HF_MODEL_REVISION",)),
+    Option(
+        flag="--served-model-name",
+        env=("TGI_SERVE_SERVED_MODEL_NAME",),
+        metavar="NAME",
+        group=Group.MODEL,
+        read=text,
+        repeated=True,
+        help="Another name of the model; repeatable",
+    ),
     _model("--huggingface-hub-cache", "DIR", any_path, "Where downloads are kept"),
     _model("--weights-cache-override", "DIR", existing_directory, "Directory with all the model's files"),
     _model("--tokenizer-config-path", "FILE", existing_file, "Replaces the model's tokenizer_config.json"),
@@ -105,6 +130,7 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
         also=("XPU_MEMORY_FRACTION",),
     ),
     _own(Group.DEVICE, "--kv-cache-memory", "SIZE", size_bytes, "Memory for the KV cache, such as 2GiB"),
+    _device("--max-batch-total-tokens", "N", integer(1, MOST_TOKENS), "Most tokens the KV cache may hold"),
     _own(Group.DEVICE, "--block-size", "N", integer(1), "Tokens in a KV block"),
     Option(
         flag="--attention",
@@ -133,24 +159,46 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     # What a request gets
     _generation("--watermark-gamma", "GAMMA", fraction, "Watermark: share of green tokens"),
     _generation("--watermark-delta", "DELTA", number_from(0, 100), "Watermark: added to green tokens' logits"),
+    _own(
+        Group.GENERATION, "--tool-call-parser", "NAME", text, "How the model writes calls; auto: as its template says"
+    ),
+    _own(
+        Group.GENERATION,
+        "--reasoning-parser",
+        "NAME",
+        text,
+        "How the model marks its reasoning; auto: as its template says, none: it stays in the content",
+    ),
     _own(Group.GENERATION, "--grammar-engine", "NAME", text, "Engine of structured output"),
     _generation("--disable-grammar-support", "", boolean, "Refuse requests that constrain their output"),
     # HTTP
     _http("--hostname", "ADDRESS", ip_address, "IP address to listen on", lenient_env=True),
-    _http("--port", "N", integer(0, 65535), "Port to listen on; 0: a free one", short="-p"),
+    Option(
+        flag="--port",
+        short="-p",
+        # What a platform says about its own probes goes before what an image has set for all platforms.
+        env=("AIP_HTTP_PORT", "SAGEMAKER_BIND_TO_PORT", "PORT"),
+        metavar="N",
+        group=Group.HTTP,
+        read=integer(0, 65535),
+        help="Port to listen on; 0: a free one",
+    ),
+    _variable_only(Group.HTTP, "AIP_PREDICT_ROUTE", "PATH", route_path, "Further path of POST /vertex"),
+    _variable_only(Group.HTTP, "AIP_HEALTH_ROUTE", "PATH", route_path, "Further path of GET /health"),
     _http("--api-key", "KEY", text, "Bearer token that requests must carry", secret=True),
     _http("--cors-allow-origin", "ORIGIN", text, "Origin browsers may call from; repeatable", repeated=True),
     _http("--validation-workers", "N", integer(1), "Threads that tokenize"),
     _http("--graceful-termination-timeout", "SECONDS", seconds, "Time for running requests at shutdown", short="-g"),
+    _variable_only(Group.HTTP, "COMPUTE_TYPE", "NAME", header_text, "Value of the x-compute-type header"),
     # Logs and operation
     _operation("--json-output", "", boolean, "Log lines in JSON"),
-    Option(
-        env=("LOG_LEVEL",),
-        metavar="LEVEL",
-        group=Group.OPERATION,
-        read=choice(*LOG_LEVELS),
+    _variable_only(
+        Group.OPERATION,
+        "LOG_LEVEL",
+        "LEVEL",
+        choice(*LOG_LEVELS),
+        f"One of {', '.join(LOG_LEVELS)}",
         lenient_env=True,
-        help=f"One of {', '.join(LOG_LEVELS)}",
     ),
     Option(
         flag="--env",
@@ -160,7 +208,15 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
         help="Print versions, devices and arguments, then start",
     ),
     _satisfied("--usage-stats", "on|off|no-stack", choice("on", "off", "no-stack"), "No statistics are ever sent."),
-    _satisfied("--enable-prefill-logprobs", "", boolean, "Log-probabilities of a prompt come when asked for."),
+    _satisfied(
+        "--enable-prefill-logprobs",
+        "",
+        boolean,
+        "Log-probabilities of a prompt come when asked for.",
+        also=("REQUEST_LOGPROBS",),
+    ),
+    _satisfied_variable("HF_API_TOKEN", "TOKEN", "Taken as HF_TOKEN where that is not set.", secret=True),
+    _satisfied_variable("MESSAGES_API_ENABLED", "BOOL", "/invocations always takes chats beside TGI's requests."),
     # Without effect
     _ignored(
         "--trust-remote-code",
@@ -170,7 +226,6 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     ),
     _ignored("--waiting-served-ratio", "RATIO", _EVERY_STEP),
     _ignored("--max-waiting-tokens", "N", _EVERY_STEP),
-    _ignored("--max-batch-total-tokens", "N", "The KV cache is measured; --kv-cache-memory bounds it."),
     _ignored("--cuda-graphs", "SIZES", "The backend decides which steps are captured as graphs."),
     _ignored("--disable-custom-kernels", "", "Which kernels run follows from --backend alone."),
     _ignored("--shard-uds-path", "PATH", _NO_SHARD_SOCKET),
@@ -186,7 +241,18 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _ignored("--ngrok-password", "WORD", _NO_TUNNEL, secret=True),
     _ignored("", "BOOL", "Attention is always paged.", env=("USE_FLASH_ATTENTION",)),
     _ignored("", "SHARE", "Memory is measured; --cuda-memory-fraction leaves some free.", env=("TGI_WIGGLE_ROOM",)),
-    _ignored("", "TOKEN", "Set HF_TOKEN instead.", env=("HF_API_TOKEN",), secret=True),
+    _ignored("", "BYTES", "No images are fetched.", env=("MAX_IMAGE_FETCH_SIZE",)),
+    _ignored("", "BOOL", "A terminal's colours follow NO_COLOR; log lines have none.", env=("LOG_COLORIZE",)),
+    _ignored("", "BOOL", _NO_DEBUG_GROUP, env=("DEBUG",), neutral=("0", "false")),
+    _ignored("", "N", _NO_RANKS, env=("RANK",), neutral=("0",)),
+    _ignored("", "N", _NO_RANKS, env=("WORLD_SIZE",), neutral=("1",)),
+    _ignored("", "N", _NO_KERNEL_CHOICE, env=("EXLLAMA_VERSION",)),
+    _ignored("", "BOOL", _NO_KERNEL_CHOICE, env=("DISABLE_EXLLAMA",)),
+    _ignored("", "BOOL", _NO_KERNEL_CHOICE, env=("USE_CUTLASS_W8A8",)),
+    _ignored("", "BOOL", _NO_KERNEL_CHOICE, env=("ROCM_USE_FLASH_ATTN_V2_TRITON",)),
+    _ignored("", "BOOL", _NO_KERNEL_CHOICE, env=("ROCM_USE_CUSTOM_PAGED_ATTN",)),
+    _ignored("", "BOOL", _NO_KERNEL_CHOICE, env=("ROCM_USE_SKINNY_GEMM",)),
+    _ignored("", "TASK", "Every model that is served generates text.", env=("HF_TASK",), neutral=("text-generation",)),
     # Not built
     _refused(
         "--num-shard",

@@ -77,12 +77,22 @@ def check_start(
         backend = choose_backend(plugins, settings)
     except StartupError as error:
         refusals.append(error)
-    if settings.used_grammar_engine is not None:
+    for choose, name in (
+        (plugins.choose_grammar_engine, settings.used_grammar_engine),
+        (plugins.choose_tool_parser, _chosen(settings.tool_call_parser)),
+        (plugins.choose_reasoning_parser, _chosen(settings.reasoning_parser)),
+    ):
         try:
-            plugins.choose_grammar_engine(settings.used_grammar_engine)
+            if name is not None:
+                choose(name)
         except StartupError as error:
             refusals.append(error)
     return backend, refusals
+
+
+def _chosen(name: str) -> str | None:
+    """The name of a parser, None where it is not one."""
+    return None if name in ("auto", "none") else name
 
 
 def find_served_model(settings: ServeSettings, display: Display, *, weights: bool = True) -> Path:

@@ -50,6 +50,8 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     payload_limit: int = _API.payload_limit
     watermark_gamma: float = _API.watermark_gamma
     watermark_delta: float = _API.watermark_delta
+    tool_call_parser: str = _API.tool_call_parser
+    reasoning_parser: str = _API.reasoning_parser
     grammar_engine: str | None = _ENGINE.grammar_engine
     disable_grammar_support: bool = False
     hostname: str = _API.hostname
@@ -172,6 +174,8 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             max_client_batch_size=settings.max_client_batch_size,
             watermark_gamma=settings.watermark_gamma,
             watermark_delta=settings.watermark_delta,
+            tool_call_parser=settings.tool_call_parser,
+            reasoning_parser=settings.reasoning_parser,
             validation_workers=settings.validation_workers,
             payload_limit=settings.payload_limit,
             api_key=settings.api_key,

@@ -149,6 +149,13 @@ def any_path(value: str) -> Path:
     return Path(text(value))
 
 
+def header_text(value: str) -> str:
+    """Text that may stand in an HTTP header."""
+    if not text(value).isascii() or not value.isprintable():
+        raise ValueError("printable ASCII text")
+    return value
+
+
 def route_path(value: str) -> str:
     """The path of an HTTP route."""
     if not _ROUTE.fullmatch(value):

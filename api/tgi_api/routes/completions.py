@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from litestar import post
 from litestar.response.base import ASGIResponse
 
@@ -21,11 +23,11 @@ from tgi_api.schemas.completions import (
     CompletionRequest,
 )
 from tgi_api.sse import EventBuffer
-from tgi_api.state import server_of
+from tgi_api.state import AppState, server_of
 from tgi_api.streams.completions import CompletionStream
 from tgi_api.streams.openai import OpenAIStream
 from tgi_core.errors import ValidationError
-from tgi_core.requests import require_inputs, validate_openai
+from tgi_core.requests import validate_openai
 
 
 @post(
@@ -47,44 +49,72 @@ async def completions(request: AnyRequest) -> ASGIResponse:
     server = server_of(request)
     with Call(server, request) as call:
         body = await read_body(request, CompletionRequest)
-        texts = _prompts(body, server.config.api.max_client_batch_size)
-        options = validate_openai(body, server.limits)
-        call.admit(len(texts) * options.best_of)
-        prompts = await call.prepare(texts, options, add_special_tokens=True)
-        head = make_head(server, kind="text_completion", id_prefix="cmpl", model=body.model)
-        logprobs, echo = body.logprobs is not None, bool(body.echo)
-        if body.stream:
-            stream = OpenAIStream(EventBuffer(), head, prompts, include_usage=body.includes_usage)
-            choices = [choice for prompt in prompts for choice in prompt.choices()]
-            for index, choice in enumerate(choices):
-                call.start(CompletionStream(choice, server.tokenizer, stream, index, logprobs=logprobs, echo=echo))
-            return call.stream(stream.buffer, stream_headers(server, prompts))
-        groups = await collect(request, call, server.tokenizer, prompts)
-        outputs = [output for group in groups for output in group]
-        returned = [output for group in groups for output in returned_choices(group)]
-        reply = Completion(
-            object="text_completion",
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            system_fingerprint=head.system_fingerprint,
-            choices=[_choice(index, output, logprobs=logprobs, echo=echo) for index, output in enumerate(returned)],
-            usage=reply_usage(prompts, outputs),
-        )
-        return json_reply(reply, reply_headers(server, call, prompts, outputs))
+        return await answer_completion(request, call, server, body)
 
 
-def _prompts(body: CompletionRequest, max_prompts: int) -> list[str]:
+async def answer_completion(request: AnyRequest, call: Call, server: AppState, body: CompletionRequest) -> ASGIResponse:
+    """The reply to a completion request, or its stream."""
+    sources = _sources(body, server.config.api.max_client_batch_size)
+    options = validate_openai(body, server.limits)
+    call.admit(len(sources) * options.best_of, body.request_id)
+    prompts = await call.prepare(sources, options, add_special_tokens=body.add_special_tokens is not False)
+    head = make_head(server, call.request_id, kind="text_completion", id_prefix="cmpl", model=body.model)
+    logprobs, echo = body.logprobs is not None, bool(body.echo)
+    if body.stream:
+        stream = OpenAIStream(EventBuffer(), head, body)
+        outputs: list[CompletionStream] = []
+        for prompt in prompts:
+            choices = [
+                CompletionStream(choice, server.tokenizer, stream, len(outputs) + index, logprobs=logprobs, echo=echo)
+                for index, choice in enumerate(prompt.choices())
+            ]
+            stream.add(choices)
+            outputs += choices
+        for output in outputs:
+            call.start(output)
+        return call.stream(stream.buffer, stream_headers(server, prompts))
+    groups = await collect(request, call, server.tokenizer, prompts)
+    returned = [output for group in groups for output in returned_choices(group)]
+    reply = Completion(
+        object="text_completion",
+        id=head.id,
+        created=head.created,
+        model=head.model,
+        system_fingerprint=head.system_fingerprint,
+        choices=[_choice(index, output, logprobs=logprobs, echo=echo) for index, output in enumerate(returned)],
+        usage=reply_usage(groups),
+    )
+    return json_reply(reply, reply_headers(server, call, prompts, [output for group in groups for output in group]))
+
+
+def _sources(body: CompletionRequest, max_prompts: int) -> Sequence[str | Sequence[int]]:
+    """The prompts: texts, or token ids."""
     if body.suffix is not None:
         raise SuffixError("Suffix is not supported and can be removed from the request")
-    texts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-    if not texts:
+    if body.tools:
+        raise ValidationError("`tools` works on /v1/chat/completions only")
+    sources = _split(body.prompt)
+    if not sources:
         raise ValidationError("`prompt` must not be empty")
-    if len(texts) > max_prompts:
-        raise BatchSizeError(f"Number of prompts exceeds the maximum allowed batch size of {max_prompts}: {len(texts)}")
-    for text in texts:
-        require_inputs(text)
-    return texts
+    if len(sources) > max_prompts:
+        raise BatchSizeError(
+            f"Number of prompts exceeds the maximum allowed batch size of {max_prompts} (--max-client-batch-size): "
+            f"{len(sources)}"
+        )
+    if not all(sources):
+        raise ValidationError("`prompt` must not hold an empty prompt")
+    return sources
+
+
+def _split(prompt: str | list[str | int | list[int]]) -> Sequence[str | Sequence[int]]:
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(item) for item in prompt}
+    if len(kinds) > 1:
+        raise ValidationError("`prompt` must be texts only, token ids only, or lists of token ids only")
+    if kinds == {int}:
+        return [[item for item in prompt if isinstance(item, int)]]
+    return [item for item in prompt if not isinstance(item, int)]
 
 
 def _choice(index: int, output: Collected, *, logprobs: bool, echo: bool) -> CompletionChoice:

@@ -86,13 +86,19 @@ async def compat_generate(request: AnyRequest) -> ASGIResponse:
     server = server_of(request)
     with Call(server, request) as call:
         body = await read_body(request, CompatGenerateRequest)
-        if body.stream:
-            return await _stream(call, server, body, full_text_default=True)
-        reply, headers = await _generate(request, call, server, body, full_text_default=True)
-        return json_reply([reply], headers)
+        return await answer_compat(request, call, server, body)
 
 
-async def _prepare(call: Call, server: AppState, body: GenerateRequest, *, stream: bool) -> Prompt:
+async def answer_compat(request: AnyRequest, call: Call, server: AppState, body: CompatGenerateRequest) -> ASGIResponse:
+    """The reply of ``/``, or its stream."""
+    if body.stream:
+        return await _stream(call, server, body, full_text_default=True)
+    reply, headers = await _generate(request, call, server, body, full_text_default=True)
+    return json_reply([reply], headers)
+
+
+async def prepare_generate(call: Call, server: AppState, body: GenerateRequest, *, stream: bool) -> Prompt:
+    """Check the request, admit it and tokenize its text."""
     options = validate_generate(body.inputs, body.parameters, server.limits, stream=stream)
     call.admit(options.best_of)
     (prompt,) = await call.prepare([body.inputs], options, add_special_tokens=True)
@@ -103,7 +109,7 @@ async def _generate(
     request: AnyRequest, call: Call, server: AppState, body: GenerateRequest, *, full_text_default: bool
 ) -> tuple[GenerateResponse, dict[str, str]]:
     """The reply and its headers, which are those of the most likely sequence."""
-    prompt = await _prepare(call, server, body, stream=False)
+    prompt = await prepare_generate(call, server, body, stream=False)
     (outputs,) = await collect(request, call, server.tokenizer, [prompt])
     best, *others = most_likely(outputs)
     headers = reply_headers(server, call, [prompt], [best]) | compute_time_header(call, [best])
@@ -124,7 +130,7 @@ async def _generate(
 
 
 async def _stream(call: Call, server: AppState, body: GenerateRequest, *, full_text_default: bool) -> ASGIResponse:
-    prompt = await _prepare(call, server, body, stream=True)
+    prompt = await prepare_generate(call, server, body, stream=True)
     buffer = EventBuffer()
     call.start(
         GenerateStream(

@@ -27,7 +27,7 @@ def info(request: AnyRequest) -> ASGIResponse:
     return json_reply(
         Info(
             model_id=server.model_id,
-            model_sha=server.config.model.revision,
+            model_sha=server.model_sha,
             model_dtype=f"torch.{engine.dtype}",
             model_device_type=engine.device,
             model_pipeline_tag=None,
@@ -59,13 +59,14 @@ def info(request: AnyRequest) -> ASGIResponse:
     opt={OPERATION: Operation("Served models", "OpenAI", reply=ModelsInfo, is_protected=False)},
 )
 def models(request: AnyRequest) -> ASGIResponse:
-    """A list of the one served model."""
+    """The served model, under each of its names."""
     server = server_of(request)
-    return json_reply(ModelsInfo("list", [ModelInfo(server.model_id, "model", 0, server.model_id)]))
+    names = [ModelInfo(name, "model", 0, server.model_id) for name in server.model_names]
+    return json_reply(ModelsInfo("list", names))
 
 
 @route(
-    ["/", "/health", "/ping"],
+    ["/", "/health", "/health/ready", "/ping"],
     http_method=[HttpMethod.GET, HttpMethod.HEAD],
     sync_to_thread=False,
     opt={
@@ -83,6 +84,17 @@ def health(request: AnyRequest) -> ASGIResponse:
     return json_reply(ErrorResponse(f"unhealthy: {problem}", "healthcheck"), status_code=503)
 
 
+@route(
+    "/health/live",
+    http_method=[HttpMethod.GET, HttpMethod.HEAD],
+    sync_to_thread=False,
+    opt={OPERATION: Operation("Whether the HTTP side runs", _TAG, text="Alive; no body", is_protected=False)},
+)
+def live() -> ASGIResponse:
+    """200 for as long as there is somebody to answer: without an engine the server mends itself."""
+    return ASGIResponse(media_type="text/plain")
+
+
 @get(
     "/metrics",
     sync_to_thread=False,
@@ -94,4 +106,4 @@ def metrics(request: AnyRequest) -> ASGIResponse:
     return ASGIResponse(body=server.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
-HANDLERS = (info, models, health, metrics)
+HANDLERS = (info, models, health, live, metrics)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from tgi_api.schemas.openai import FinishReason, OpenAIRequest, Usage
+from tgi_api.schemas.openai import OpenAIRequest, Usage
 from tgi_api.schemas.sampling import bounds
 from tgi_core.requests.tokenizer import TokenSpan
+
+FinishReason = Annotated[str, Meta(extra_json_schema={"enum": ["stop", "length", "tool_calls"]})]
 
 
 class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
@@ -25,16 +27,17 @@ class ImageUrl(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url"):
-    """An image in a message; models without vision see it as Markdown text."""
+    """An image in a message. Refused: no model with vision is served yet."""
 
     image_url: ImageUrl
 
 
 class FunctionCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call of a function: its arguments are JSON, as text or as an object."""
+    """A call of a function: its arguments are JSON, as text or as an object; TGI also has them as parameters."""
 
     name: str
     arguments: str | dict[str, Any] | None = None
+    parameters: str | dict[str, Any] | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,6 +57,10 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking: str | None = None
+    refusal: str | None = None
+    tool_plan: str | None = None
 
 
 class ChatRequest(OpenAIRequest, frozen=True, kw_only=True):
@@ -65,7 +72,24 @@ class ChatRequest(OpenAIRequest, frozen=True, kw_only=True):
         int | None, bounds("Most likely tokens to return at each position; needs logprobs", minimum=0, maximum=20)
     ] = None
     tools: Annotated[list[dict[str, Any]] | None, Meta(description="Functions that the model may call")] = None
-    tool_choice: Annotated[str | dict[str, Any] | None, Meta(description='"auto", "none" or a tool')] = None
+    tool_choice: Annotated[
+        str | dict[str, Any] | None,
+        Meta(description='"auto", "none", "required", or the function to call: its name, or an object that names it'),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Meta(description="False: at most one call. By default as many as the model makes")
+    ] = None
+    tool_prompt: Annotated[
+        str | None, Meta(description="How to call functions, told to the model after the list of them")
+    ] = None
+    include_reasoning: Annotated[bool | None, Meta(description="Return the model's reasoning; true by default")] = None
+    reasoning_effort: Annotated[
+        str | None, bounds("How much to think, for models whose template reads it", examples=["low"])
+    ] = None
+    guideline: Annotated[str | None, Meta(description="A variable of templates of guard models")] = None
+    chat_template: Annotated[
+        str | None, bounds("The name of one of the model's chat templates", examples=["default"])
+    ] = None
     continue_final_message: Annotated[
         bool | None, Meta(description="Go on with the last message; by default when it is the assistant's")
     ] = None
@@ -101,11 +125,28 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     content: list[TokenLogprob]
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    """What to call; the arguments are a JSON object, as text."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(msgspec.Struct, frozen=True):
+    """A call that the model makes."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(msgspec.Struct, frozen=True):
-    """The answer."""
+    """The answer; its content is null when there are only calls."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[MessageToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -129,11 +170,29 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     usage: Usage
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The name of a function, or a piece of its arguments."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The beginning of the call number index, with its id, or a piece of it."""
+
+    index: Annotated[int, Meta(ge=0)]
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     """A piece of the answer; the first one has the role."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

@@ -14,7 +14,10 @@ from tgi_api.schemas.sampling import bounds
 class CompletionRequest(OpenAIRequest, frozen=True, kw_only=True):
     """One or several prompts to continue."""
 
-    prompt: Annotated[str | list[str], Meta(description="A text or a list of texts")]
+    prompt: Annotated[
+        str | list[str | int | list[int]],
+        Meta(description="A text, a list of texts, a list of token ids, or a list of lists of token ids"),
+    ]
     logprobs: Annotated[
         int | None,
         bounds(

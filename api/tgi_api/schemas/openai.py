@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tgi_api.request_id import REQUEST_ID
 from tgi_api.schemas.sampling import (
     UINT64_MAX,
     IgnoreEos,
@@ -28,6 +29,9 @@ class StreamOptions(msgspec.Struct, frozen=True):
     """Options of a stream."""
 
     include_usage: Annotated[bool | None, Meta(description="Send one more chunk with the token counts")] = None
+    continuous_usage_stats: Annotated[
+        bool | None, Meta(description="Send the choice's token counts so far with each chunk; needs include_usage")
+    ] = None
 
 
 class OpenAIRequest(requests.OpenAIParameters, frozen=True, kw_only=True):
@@ -80,11 +84,56 @@ class OpenAIRequest(requests.OpenAIParameters, frozen=True, kw_only=True):
     guided_regex: Annotated[str | None, Meta(description="A regular expression that the output matches")] = None
     guided_choice: Annotated[list[str] | None, Meta(description="Texts of which the output is one")] = None
     guided_grammar: Annotated[str | None, Meta(description="A grammar that the output follows")] = None
+    stop_token_ids: Annotated[
+        list[int] | None, bounds("Tokens that end the text; they are not returned", maxItems=128)
+    ] = None
+    allowed_token_ids: Annotated[
+        list[int] | None, bounds("The only tokens that may be chosen", minItems=1, maxItems=1024)
+    ] = None
+    bad_words: Annotated[
+        list[str] | None, bounds("Texts that the output must not have, each of at most 16 tokens", maxItems=64)
+    ] = None
+    skip_special_tokens: Annotated[
+        bool | None, Meta(description="Leave special tokens out of the text; true by default")
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        int | None, bounds("Keep this many tokens from the end of the prompt; -1: as many as are served", minimum=-1)
+    ] = None
+    add_special_tokens: Annotated[
+        bool | None, Meta(description="Put BOS in front of a text; by default in completions, not in chats")
+    ] = None
+    priority: Annotated[int | None, bounds("Only 0: requests are served in the order they come")] = None
+    request_id: Annotated[
+        str | None,
+        bounds("What to call the request; by default the X-Request-Id header, or a random id", pattern=REQUEST_ID),
+    ] = None
+    use_beam_search: Annotated[bool | None, Meta(description="Refused")] = None
+    prompt_logprobs: Annotated[int | None, Meta(description="Refused: use echo with logprobs")] = None
+    return_tokens_as_token_ids: Annotated[bool | None, Meta(description="Refused")] = None
+    return_token_ids: Annotated[bool | None, Meta(description="Refused")] = None
+    cache_salt: Annotated[str | None, Meta(description="Refused")] = None
+    prompt_embeds: Annotated[Any, Meta(description="Refused")] = None
+    logits_processors: Annotated[Any, Meta(description="Refused: use logits_rules")] = None
+    modalities: Annotated[list[str] | None, bounds('Only ["text"]', examples=[["text"]])] = None
+    audio: Annotated[dict[str, Any] | None, Meta(description="Refused")] = None
+    web_search_options: Annotated[dict[str, Any] | None, Meta(description="Refused")] = None
 
     @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with a chunk of token counts."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def includes_all_usage(self) -> bool:
+        """Whether every chunk of a stream has its choice's token counts so far."""
+        options = self.stream_options
+        return options is not None and bool(options.include_usage and options.continuous_usage_stats)
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """More about the prompt's tokens: how many were found in the prefix cache."""
+
+    cached_tokens: int
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -93,3 +142,4 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from tgi_api.logprobs import completion_tops, prompt_logprobs, token_logprobs
 from tgi_api.output import Output, Prompt
-from tgi_api.streams.openai import CHUNK_END, OpenAIStream, encode
+from tgi_api.schemas.completions import CompletionLogprobs
+from tgi_api.streams.openai import OpenAIStream, encode
 from tgi_core.errors import RequestError
 from tgi_core.requests import Alternatives, FinishReason, TextTokenizer
 
-_NO_LOGPROBS = b',"logprobs":null,"finish_reason":null}' + CHUNK_END
+_NO_LOGPROBS = b',"logprobs":null,"finish_reason":null}'
 
 
 class CompletionStream(Output):
@@ -38,10 +39,10 @@ class CompletionStream(Output):
         self._start = stream.chunk_start + b'{"index":%d,"text":' % index
         self._length = len(prompt.text) if echo else 0
         if echo and not logprobs:
-            self._buffer.push(self._start + encode(prompt.text) + _NO_LOGPROBS)
+            self._push(prompt.text, _NO_LOGPROBS)
 
     def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:
-        self._push(self.prompt.text, encode(prompt_logprobs(self.prompt, logprobs, self.tokenizer)))
+        self._push_logprobs(self.prompt.text, prompt_logprobs(self.prompt, logprobs, self.tokenizer))
 
     def on_token(
         self, token_id: int, text: str, logprob: float, special: bool, alternatives: Alternatives | None
@@ -49,19 +50,20 @@ class CompletionStream(Output):
         visible = "" if special else text
         if self._logprobs:
             tops = completion_tops(self, token_id, text, logprob, alternatives)
-            self._push(visible, encode(token_logprobs(text, logprob, tops, self._length)))
+            self._push_logprobs(visible, token_logprobs(text, logprob, tops, self._length))
             self._length += len(visible)
         elif visible:
-            self._buffer.push(self._start + encode(visible) + _NO_LOGPROBS)
+            self._push(visible, _NO_LOGPROBS)
 
     def finished(self, reason: FinishReason) -> None:
-        end = b'"","logprobs":null,"finish_reason":"' + reason.openai.encode() + b'"}' + CHUNK_END
-        self._buffer.push(self._start + end)
-        self._stream.finish_one(self.generation.num_tokens)
+        self._push("", b',"logprobs":null,"finish_reason":"' + reason.openai.encode() + b'"}')
+        self._stream.finish_one()
 
     def failed(self, error: RequestError) -> None:
         self._stream.fail(error)
 
-    def _push(self, text: str, columns: bytes) -> None:
-        end = b',"logprobs":' + columns + b',"finish_reason":null}' + CHUNK_END
-        self._buffer.push(self._start + encode(text) + end)
+    def _push_logprobs(self, text: str, columns: CompletionLogprobs) -> None:
+        self._push(text, b',"logprobs":' + encode(columns) + b',"finish_reason":null}')
+
+    def _push(self, text: str, end: bytes) -> None:
+        self._buffer.push(self._start + encode(text) + end + self._stream.chunk_end(self))

@@ -17,6 +17,9 @@ from tgi_core.sampling.params import Tier
 _CANDIDATES = 512
 """Top scores that are sorted before the whole vocabulary is: nearly every top-k and top-p cuts within them."""
 
+_SUMMED = 128
+"""Numbers that are added up at a time."""
+
 
 def sample(logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
     """Apply the rules and choose; see ``Kernels.sample``."""
@@ -52,12 +55,14 @@ def _choose_from_all(scores_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, T
 def _choose_from_top(scores_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
     scores_BV = reference.scale(scores_BV, inputs.temperature_B)
     top_BC, ids_BC = _candidates(scores_BV)
-    kept_BC = _kept_candidates(scores_BV, top_BC, ids_BC, inputs)
+    kept_BC = reference.kept_ranks(top_BC, inputs.top_k_B, inputs.top_p_B, _sum(scores_BV.exp()))
     ranks_B, logprobs_B = _choose(top_BC.masked_fill(~kept_BC, reference.NEGATIVE_INFINITY), ids_BC.int(), inputs)
     ids_B = ids_BC.gather(1, ranks_B[:, None]).squeeze(1)
-    # Unless the cut lies above the last candidate, scores that are no candidates may belong in: sort them all.
+    # Unless the cut lies above the last candidate, scores that are no candidates may belong in: sort them all. So too
+    # where top-p cuts what top-k leaves, and that is not all among the candidates.
     lowest_kept_B = top_BC.masked_fill(~kept_BC, torch.inf).amin(dim=-1)
-    rows_R = (lowest_kept_B <= top_BC[:, -1]).nonzero().flatten()
+    is_unsure_B = (inputs.top_k_B > _CANDIDATES) & (inputs.top_p_B < 1)
+    rows_R = ((lowest_kept_B <= top_BC[:, -1]) | is_unsure_B).nonzero().flatten()
     if len(rows_R) and top_BC.shape != scores_BV.shape:
         some = inputs.take(rows_R)
         kept_RV = reference.keep_top(scores_BV[rows_R], some.top_k_B, some.top_p_B)
@@ -73,15 +78,11 @@ def _candidates(scores_BV: Tensor) -> tuple[Tensor, Tensor]:
     return top_BC, ids_BC.gather(1, by_score_BC)
 
 
-def _kept_candidates(scores_BV: Tensor, top_BC: Tensor, ids_BC: Tensor, inputs: SampleInputs) -> Tensor:
-    """Which candidates top-k and top-p keep; see ``reference.kept_ranks``, which knows the whole vocabulary."""
-    ranks_C = torch.arange(top_BC.shape[-1])
-    within_k_BC = (ranks_C < inputs.top_k_B[:, None]) | (inputs.top_k_B[:, None] <= 0)
-    among_k_BC = top_BC.masked_fill(~within_k_BC, reference.NEGATIVE_INFINITY).softmax(dim=-1)
-    among_all_BC = scores_BV.softmax(dim=-1).gather(1, ids_BC)
-    probs_BC = torch.where(inputs.top_k_B[:, None] > 0, among_k_BC, among_all_BC)
-    mass_before_BC = probs_BC.cumsum(dim=-1) - probs_BC
-    return within_k_BC & ((mass_before_BC < inputs.top_p_B[:, None]) | (inputs.top_p_B[:, None] >= 1) | (ranks_C == 0))
+def _sum(weights_BV: Tensor) -> Tensor:
+    """Each row's sum [B, 1]: precise, and in an order that does not depend on the number of rows or threads."""
+    end = weights_BV.shape[-1] // _SUMMED * _SUMMED
+    blocks_BX = weights_BV[:, :end].unflatten(1, (-1, _SUMMED)).sum(dim=-1)
+    return torch.cat((blocks_BX, weights_BV[:, end:]), dim=1).cumsum(dim=-1)[:, -1:]
 
 
 def _choose(scores_BX: Tensor, ids: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:

@@ -271,7 +271,8 @@ def prefill_attention(
         DESCRIPTOR=has_descriptor,
         UPCAST=INTERPRETED,
         DEPENDENT=tuning.dependent_launch,
-        num_warps=tuning.prefill_warps,
+        # float32 takes twice the registers.
+        num_warps=tuning.prefill_warps * max(1, q_THD.element_size() // 2),
         num_stages=program_stages(tuning, heads, block_d),
         **launch_options(tuning.dependent_launch),
     )

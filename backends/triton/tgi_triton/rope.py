@@ -15,9 +15,6 @@ from tgi_triton.device_code import launch_options, next_power_of_2
 _HEADS = 16
 """Heads of a program."""
 
-_FEW_TOKENS, _FEW_TOKENS_HEADS = 1024, 8
-"""Of fewer tokens a program takes fewer heads, so that there are enough programs."""
-
 
 @triton.jit
 def _norm_weight(q_norm_ptr, k_norm_ptr, is_q, columns, inside, offset):
@@ -134,9 +131,8 @@ def rope_write_kv(
     half = cos_TR.shape[1]
     q_norm_D, k_norm_D = (norms.q_norm_D, norms.k_norm_D) if norms is not None else (qkv_TX, qkv_TX)
     offset = norms.offset if norms is not None else 0.0
-    heads = _HEADS if tokens >= _FEW_TOKENS else _FEW_TOKENS_HEADS
     if tokens:
-        _rope_write_kv_kernel[(tokens, triton.cdiv(spec.num_heads + 2 * spec.num_kv_heads, heads))](
+        _rope_write_kv_kernel[(tokens, triton.cdiv(spec.num_heads + 2 * spec.num_kv_heads, _HEADS))](
             qkv_TX,
             q_norm_D,
             k_norm_D,
@@ -155,7 +151,7 @@ def rope_write_kv(
             HALF=half,
             NORM=norms is not None,
             OFFSET=offset != 0,
-            HEADS=heads,
+            HEADS=_HEADS,
             BLOCK_HALF=next_power_of_2(half),
             BLOCK_REST=next_power_of_2(max(1, spec.head_dim - 2 * half)),
             DEPENDENT=dependent,

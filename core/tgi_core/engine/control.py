@@ -62,7 +62,9 @@ class EngineDown(msgspec.Struct, frozen=True, tag=True):
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True):
-    """Supervisor to either process: finish what runs, then exit."""
+    """Supervisor to either process: finish what runs, then exit; ``at_once`` ends what runs instead."""
+
+    at_once: bool = False
 
 
 Control = (

@@ -63,6 +63,11 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
         preemptions: since start.
         prefill_tokens, decode_tokens: computed in this step.
         step_ms: launch to collect.
+        device_ms: of these what the device worked on this step alone, not on the one before it.
+        plan_ms: to plan the step.
+        apply_ms: to take in its tokens: stopping checks, blocks given back.
+        started: requests that entered a slot with this step, those that come back after a preemption included.
+        ended: requests that ended with this step.
     """
 
     queue_size: int = 0
@@ -74,6 +79,11 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     prefill_tokens: int = 0
     decode_tokens: int = 0
     step_ms: float = 0.0
+    device_ms: float = 0.0
+    plan_ms: float = 0.0
+    apply_ms: float = 0.0
+    started: int = 0
+    ended: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):

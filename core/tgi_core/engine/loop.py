@@ -10,6 +10,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from tgi_core.contract import ModelShard, StepPlan, Ticket
 from tgi_core.engine.constrained import ConstrainedRequests, Failure
 from tgi_core.engine.frames import (
@@ -17,6 +19,7 @@ from tgi_core.engine.frames import (
     Command,
     EngineMessage,
     EngineStats,
+    Finish,
     FinishRequest,
     RequestFailed,
     StepFrame,
@@ -58,11 +61,12 @@ class Channel(Protocol):
 class _InFlight:
     """A launched step."""
 
-    __slots__ = ("launched_at", "plan", "ticket")
+    __slots__ = ("launched_at", "plan", "plan_seconds", "ticket")
 
-    def __init__(self, plan: StepPlan, ticket: Ticket, launched_at: float) -> None:
+    def __init__(self, plan: StepPlan, ticket: Ticket, plan_seconds: float, launched_at: float) -> None:
         self.plan = plan
         self.ticket = ticket
+        self.plan_seconds = plan_seconds
         self.launched_at = launched_at
 
 
@@ -159,9 +163,10 @@ class EngineLoop:
             self._handle(worker, command)
         if self._constrained.is_preparing:
             self._add_prepared()
+        planned_from = time.monotonic()
         plan = self._scheduler.plan()
         if plan is not None:
-            self._launch(plan)
+            self._launch(plan, planned_from)
         # After the launch, so that sending costs the device nothing.
         self._send_frames()
         if self._given_up:
@@ -224,14 +229,14 @@ class EngineLoop:
             self._scheduler.cancel(request.worker, request.request_id)
             self._unsent.append((request.worker, RequestFailed(request.request_id, reason)))
 
-    def _launch(self, plan: StepPlan) -> None:
+    def _launch(self, plan: StepPlan, planned_from: float) -> None:
         launched_at = time.monotonic()
         if self.busy_since is None:
             self.busy_since = launched_at
         ticket = self._shard.launch(plan)
         if not plan.late:
             self._shard.sample(ticket, None)
-        self._in_flight.append(_InFlight(plan, ticket, launched_at))
+        self._in_flight.append(_InFlight(plan, ticket, launched_at - planned_from, launched_at))
 
     def _sample_late(self) -> None:
         """Sample the step launched last, whose masks follow from the tokens of the step before.
@@ -263,11 +268,18 @@ class EngineLoop:
         self.num_steps += 1
         outputs = self._scheduler.apply(result)
         failed = self._constrained.advance(outputs)
-        self._stats = self._measure(now - step.launched_at, step.plan)
+        self._stats = replace(
+            self._measure(step.plan),
+            step_ms=(now - step.launched_at) * 1000,
+            device_ms=self._step_seconds * 1000,
+            plan_ms=step.plan_seconds * 1000,
+            apply_ms=(time.monotonic() - now) * 1000,
+            ended=len(outputs.finishes) - outputs.finishes.count(Finish.NOT),
+        )
         self._unsent.extend(self._make_frames(step.plan.step, outputs))
         self._fail(failed)
 
-    def _measure(self, step_seconds: float, plan: StepPlan | None) -> EngineStats:
+    def _measure(self, plan: StepPlan | None) -> EngineStats:
         scheduler = self._scheduler
         pool = scheduler.kv.main_pool
         num_decodes = plan.num_decodes if plan is not None else 0
@@ -280,18 +292,18 @@ class EngineLoop:
             preemptions=scheduler.preemptions,
             prefill_tokens=sum(plan.q_lens) - num_decodes if plan is not None else 0,
             decode_tokens=num_decodes,
-            step_ms=step_seconds * 1000,
+            started=len(plan.new_slots) if plan is not None else 0,
         )
 
     def _tell_idle_stats(self) -> None:
         """Requests that were given up end without a token; without this the gauges would keep their last values."""
         self._stats_are_stale = False
-        self._stats = self._measure(0.0, None)
+        self._stats = self._measure(None)
         empty = _Columns()
         self._unsent.extend((worker, empty.to_frame(0, self._stats)) for worker in self._workers)
 
     def _make_frames(self, step: int, outputs: Outputs) -> list[tuple[bytes, EngineMessage]]:
-        """One frame for each API process that has rows in this step."""
+        """One frame for each API process that has rows in this step; one to each where none has, for the metrics."""
         columns_of: dict[bytes, _Columns] = {}
         for request in self._scheduler.take_admitted():
             columns = columns_of.setdefault(request.worker, _Columns())
@@ -313,6 +325,7 @@ class EngineLoop:
             assert request.prompt_logprobs is not None
             entry_of_prompt = (request.request_id, pack_floats(request.prompt_logprobs))
             columns_of[request.worker].prompt_logprobs.append(entry_of_prompt)
+        columns_of = columns_of or {worker: _Columns() for worker in self._workers}
         return [(worker, columns.to_frame(step, self._stats)) for worker, columns in columns_of.items()]
 
     def _send_frames(self) -> None:

@@ -303,15 +303,23 @@ class Supervisor:
                 _end(self._engine.process, _KILL_AFTER_S if self._engine.is_serving else 0.0)
 
     def _drain(self, api: SpawnProcess) -> None:
-        """Wait for the API process to finish, and tell it when there is no engine any more to finish with."""
+        """Wait for the API process to finish; a second stop signal ends what still runs.
+
+        It is told when there is no engine any more to finish with.
+        """
         timeout_s = self._config.api.graceful_termination_timeout_s if self._was_ready else 0.0
         deadline = time.monotonic() + timeout_s
         while api.is_alive() and (left_s := deadline - time.monotonic()) > 0:
             engine = self._engine
-            sources: list[Any] = [api.sentinel]
+            sources: list[Any] = [self._signal_reader, api.sentinel]
             if engine is not None:
                 sources += [engine.process.sentinel, engine.pipe]
             ready = wait(sources, timeout=left_s)
+            if self._signal_reader in ready:
+                number = self._signal_reader.recv_bytes()[0]
+                self._tell(Stopping(f"received {signal.Signals(number).name} again, running requests end now"))
+                self._tell_api(Shutdown(at_once=True))
+                deadline = time.monotonic() + _KILL_AFTER_S
             if engine is not None and engine.process.sentinel in ready:
                 engine.process.join()
                 self._engine = None

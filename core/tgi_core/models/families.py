@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
+from tgi_core.model_folder import TEXT_DEFAULTS
+from tgi_core.models.hf_config import FULL, LONGEST_CONTEXT, MOST_LAYERS, SLIDING, HFConfig
 from tgi_core.models.spec import Architecture, ArchitectureSpec, LayerSpec, WeightNames
 
 
 def _base(config: HFConfig, head_dim: int | None = None) -> ArchitectureSpec:
     """What all families share; ``head_dim`` is the size of a head where the configuration names none."""
     config.refuse_if_set("quantization_config", "use_bidirectional_attention", "num_local_experts", "num_experts")
-    hidden_size, num_heads = config.get("hidden_size", int), config.get("num_attention_heads", int)
-    num_kv_heads = config.get("num_key_value_heads", int, num_heads)
+    hidden_size, num_heads = config.size("hidden_size"), config.size("num_attention_heads")
+    num_kv_heads = config.size("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
-        raise config.refuse("num_key_value_heads", f"does not divide the {num_heads} attention heads")
-    head_dim = config.get("head_dim", int, head_dim or hidden_size // num_heads)
+        raise config.refuse("num_key_value_heads", f"it does not divide the {num_heads} attention heads")
+    if head_dim is None and not config.has("head_dim") and hidden_size % num_heads:
+        raise config.refuse("num_attention_heads", f"it does not divide the hidden size, {hidden_size}")
+    head_dim = config.size("head_dim", head_dim or hidden_size // num_heads)
     return ArchitectureSpec(
-        vocab_size=config.get("vocab_size", int),
+        vocab_size=config.size("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=config.get("intermediate_size", int),
+        intermediate_size=config.size("intermediate_size"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_positions=config.get("max_position_embeddings", int),
-        layers=config.layers([FULL] * config.get("num_hidden_layers", int)),
+        max_positions=config.size("max_position_embeddings", most=LONGEST_CONTEXT),
+        layers=config.layers([FULL] * config.size("num_hidden_layers", most=MOST_LAYERS)),
         ropes=(config.rope(head_dim),),
-        norm_eps=config.get("rms_norm_eps", float, 1e-6),
+        norm_eps=config.positive("rms_norm_eps", 1e-6),
         activation=config.activation("hidden_activation", "hidden_act"),
         attention_scale=head_dim**-0.5,
         tied_head=config.get("tie_word_embeddings", bool, False),
@@ -84,7 +87,7 @@ def _gemma2(config: HFConfig) -> ArchitectureSpec:
     return replace(
         base,
         layers=config.layers(config.layer_types(kinds)),
-        attention_scale=config.get("query_pre_attn_scalar", float, 256.0) ** -0.5,
+        attention_scale=config.positive("query_pre_attn_scalar", 256.0) ** -0.5,
         attention_soft_cap=_soft_cap(config, "attn_logit_softcapping"),
         final_soft_cap=_soft_cap(config, "final_logit_softcapping"),
         sandwich_norms=True,
@@ -92,12 +95,12 @@ def _gemma2(config: HFConfig) -> ArchitectureSpec:
 
 
 def _soft_cap(config: HFConfig, key: str) -> float | None:
-    return config.get(key, float) if config.has(key) else None
+    return config.positive(key) if config.has(key) else None
 
 
 def _gemma3_text(config: HFConfig) -> ArchitectureSpec:
     base = _gemma2(config)
-    pattern = config.get("sliding_window_pattern", int, 6)
+    pattern = config.size("sliding_window_pattern", 6)
     kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(len(base.layers))]
     return replace(
         base,
@@ -110,20 +113,8 @@ def _gemma3_text(config: HFConfig) -> ArchitectureSpec:
     )
 
 
-_GEMMA3_DEFAULTS = {
-    # The configurations of the multimodal releases leave out what equals the defaults of transformers' class.
-    "vocab_size": 262_208,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "max_position_embeddings": 131_072,
-    "sliding_window": 4096,
-}
-
-
 def _gemma3(config: HFConfig) -> ArchitectureSpec:
-    return _gemma3_text(config.section("text_config", _GEMMA3_DEFAULTS))
+    return _gemma3_text(config.section("text_config", TEXT_DEFAULTS["gemma3"]))
 
 
 _SANDWICH_NAMES = WeightNames(

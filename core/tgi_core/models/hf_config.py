@@ -24,6 +24,12 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu_new": "gelu_tanh",
 }
 
+LARGEST_SIZE = 1 << 24
+"""No dimension of a model comes near it; a larger number is damage, and would end in an allocation that fails."""
+
+LONGEST_CONTEXT = 1 << 30
+MOST_LAYERS = 1 << 14
+
 _FIX = "Serve another model, or write an architecture plugin that knows this one."
 
 
@@ -73,6 +79,28 @@ class HFConfig:
         except msgspec.ValidationError as error:
             raise self.refuse(key, str(error)) from error
 
+    def size(self, key: str, default: int | None = None, *, most: int = LARGEST_SIZE) -> int:
+        """The value of ``key`` as a size: a whole number from 1 to ``most``.
+
+        Raises:
+            StartupError: it is absent without a default, or no such number.
+        """
+        value = self.get(key, int, default)
+        if not 1 <= value <= most:
+            raise self.refuse(key, f"it must be from 1 to {most}")
+        return value
+
+    def positive(self, key: str, default: float | None = None, *, above: float = 0.0) -> float:
+        """The value of ``key`` as a finite number above 0, or above ``above``.
+
+        Raises:
+            StartupError: it is absent without a default, or no such number.
+        """
+        value = self.get(key, float, default)
+        if not above < value < math.inf:
+            raise self.refuse(key, f"it must be a number above {above:g}")
+        return value
+
     def section(self, key: str, defaults: Mapping[str, Any] | None = None) -> HFConfig:
         """The nested object at ``key``; ``defaults`` stand in for what it does not name, and for itself.
 
@@ -113,7 +141,7 @@ class HFConfig:
 
     def layers(self, types: list[str], rope_of: Mapping[str, int] | None = None) -> tuple[LayerSpec, ...]:
         """A layer spec for each type; ``rope_of`` says which rope a type uses, the first by default."""
-        window = self.get("sliding_window", int) if SLIDING in types else None
+        window = self.size("sliding_window", most=LONGEST_CONTEXT) if SLIDING in types else None
         ropes = rope_of or {}
         return tuple(LayerSpec(window if name == SLIDING else None, ropes.get(name, 0)) for name in types)
 
@@ -133,42 +161,49 @@ class HFConfig:
             values = self.section(key)
             if layer_type is not None and values.has(layer_type):
                 values = values.section(layer_type)
-            theta = values.get("rope_theta", float, default_theta)
+            theta = values.positive("rope_theta", default_theta, above=1.0)
         else:
             values = HFConfig({}, self._where) if theta_key else self.section(key, {})
-            theta = self.get(theta_key or "rope_theta", float, default_theta)
-        partial = values.get("partial_rotary_factor", float, self.get("partial_rotary_factor", float, 1.0))
-        return RopeSpec(theta=theta, rotary_dim=int(head_dim * partial), scaling=self._scaling(key, values))
+            theta = self.positive(theta_key or "rope_theta", default_theta, above=1.0)
+        partial = values.positive("partial_rotary_factor", self.positive("partial_rotary_factor", 1.0))
+        rotary_dim = int(head_dim * partial)
+        if rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
+            raise self.refuse("head_dim", f"{rotary_dim} of {head_dim} features cannot be rotated in pairs")
+        return RopeSpec(theta=theta, rotary_dim=rotary_dim, scaling=self._scaling(key, values))
 
     def _scaling(self, key: str, values: HFConfig) -> RopeScaling | None:
         kind = values.get("rope_type", str, values.get("type", str, "default"))
-        max_positions = self.get("max_position_embeddings", int, 0)
-        original = values.get(
-            "original_max_position_embeddings", int, self.get("original_max_position_embeddings", int, max_positions)
-        )
         match kind:
             case "default":
                 return None
             case "linear":
-                return LinearScaling(values.get("factor", float))
+                return LinearScaling(values.positive("factor"))
             case "llama3":
-                return Llama3Scaling(
-                    values.get("factor", float),
-                    values.get("low_freq_factor", float),
-                    values.get("high_freq_factor", float),
-                    original,
-                )
+                low, high = values.positive("low_freq_factor"), values.positive("high_freq_factor")
+                if low >= high:
+                    raise values.refuse("high_freq_factor", f"it must be above `low_freq_factor`, {low:g}")
+                return Llama3Scaling(values.positive("factor"), low, high, self._original_positions(values))
             case "yarn":
-                factor = values.get("factor", float, max_positions / original)
+                original = self._original_positions(values)
+                max_positions = self.size("max_position_embeddings", original, most=LONGEST_CONTEXT)
+                factor = values.positive("factor", max_positions / original)
                 return YarnScaling(
                     factor,
-                    values.get("attention_factor", float, _yarn_attention_factor(factor, values)),
-                    values.get("beta_fast", float, 32.0),
-                    values.get("beta_slow", float, 1.0),
+                    values.positive("attention_factor", _yarn_attention_factor(factor, values)),
+                    values.positive("beta_fast", 32.0),
+                    values.positive("beta_slow", 1.0),
                     original,
                     values.get("truncate", bool, True),
                 )
         raise self.refuse(key, f"unknown rope type `{kind}`; known are default, linear, llama3, yarn")
+
+    def _original_positions(self, values: HFConfig) -> int:
+        """The context before it was stretched, in tokens."""
+        key = "original_max_position_embeddings"
+        holder = next((config for config in (values, self) if config.has(key)), None)
+        if holder is None:
+            return self.size("max_position_embeddings", most=LONGEST_CONTEXT)
+        return holder.size(key, most=LONGEST_CONTEXT)
 
 
 def _yarn_attention_factor(factor: float, values: HFConfig) -> float:

@@ -108,20 +108,29 @@ def keep_top(scores_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
     """Set to -inf what top-k and top-p cut off. Of equal scores the smaller token id ranks higher.
 
     Top-k keeps the k best (0 keeps all). Top-p then keeps the smallest set of best tokens whose probability reaches p,
-    at least one (1 keeps all). Source: Holtzman et al. 2020.
+    at least one (1 keeps all). Source: Holtzman et al. 2020. The largest score is 0, as ``scale`` makes it.
     """
     sorted_BV, order_BV = scores_BV.sort(dim=-1, descending=True, stable=True)
     kept_BV = kept_ranks(sorted_BV, top_k_B, top_p_B)
     return scores_BV.masked_fill(~torch.empty_like(kept_BV).scatter_(1, order_BV, kept_BV), NEGATIVE_INFINITY)
 
 
-def kept_ranks(sorted_BR: Tensor, top_k_B: Tensor, top_p_B: Tensor) -> Tensor:
-    """Which ranks of descending scores stay, bool [B, R]."""
+def kept_ranks(sorted_BR: Tensor, top_k_B: Tensor, top_p_B: Tensor, all_weights_B1: Tensor | None = None) -> Tensor:
+    """Which ranks of descending scores stay, bool [B, R]; the first score is 0.
+
+    ``all_weights`` is the sum of the exponentials of all scores, where ``sorted`` holds only the best.
+    """
     ranks_R = torch.arange(sorted_BR.shape[-1], device=sorted_BR.device)
     kept_BR = (ranks_R < top_k_B[:, None]) | (top_k_B[:, None] <= 0)
-    probs_BR = sorted_BR.masked_fill(~kept_BR, NEGATIVE_INFINITY).softmax(dim=-1)
-    mass_before_BR = probs_BR.cumsum(dim=-1) - probs_BR
-    return kept_BR & ((mass_before_BR < top_p_B[:, None]) | (top_p_B[:, None] >= 1) | (ranks_R == 0))
+    # Not softmax, whose sum in float32 is off by more than the last token's share in a large vocabulary: then backends
+    # would differ in what they keep.
+    weights_BR = torch.where(kept_BR, sorted_BR.exp(), 0.0)
+    sums_BR = weights_BR.cumsum(dim=-1)
+    total_B1 = sums_BR[:, -1:]
+    if all_weights_B1 is not None:
+        total_B1 = torch.where(top_k_B[:, None] > 0, total_B1, all_weights_B1)
+    is_needed_BR = sums_BR - weights_BR < top_p_B[:, None] * total_B1
+    return kept_BR & (is_needed_BR | (top_p_B[:, None] >= 1) | (ranks_R == 0))
 
 
 # -- choice -----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The text side of a request: validation, chat templates, tokenization, detokenization, stop strings."""
 
+from tgi_core.requests.bad_words import encode_bad_words
 from tgi_core.requests.chat import ChatTemplate
 from tgi_core.requests.detokenize import IncrementalDetokenizer
-from tgi_core.requests.generation import Alternatives, FinishReason, Generation, GenerationOutput
+from tgi_core.requests.generation import Alternatives, FinishReason, Generation, GenerationOutput, PromptScoring
 from tgi_core.requests.options import GenerationOptions, RequestLimits, fit_prompt
 from tgi_core.requests.parameters import GenerateParameters, OpenAIParameters
 from tgi_core.requests.stopping import StopHit, StopMatcher
@@ -19,11 +20,13 @@ __all__ = [
     "GenerationOutput",
     "IncrementalDetokenizer",
     "OpenAIParameters",
+    "PromptScoring",
     "RequestLimits",
     "StopHit",
     "StopMatcher",
     "TextTokenizer",
     "TokenSpan",
+    "encode_bad_words",
     "fit_prompt",
     "require_inputs",
     "validate_generate",

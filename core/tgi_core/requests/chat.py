@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tgi_core.errors import TemplateError
+from tgi_core.requests.messages import arguments_as_text, has_text_arguments, prepare_messages
 
 MAX_OUTPUT_CHARACTERS = 16_000_000
 MAX_LOOP_STEPS = 500_000
@@ -28,6 +29,10 @@ class ChatTemplate:
 
     Messages, tools and documents are plain JSON values here and nowhere else behind the routes: a template is a program
     from outside that looks into them with its own keys.
+
+    Attributes:
+        source: its text.
+        uses_tools: whether it tells the model of tools.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
@@ -36,11 +41,13 @@ class ChatTemplate:
         Raises:
             TemplateError: the source is not a template.
         """
+        self.source = source
         self._special_tokens = dict(special_tokens)
         try:
-            self._template = _compile(source)
+            self._template, variables = _compile(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateError(f"the model's chat template does not compile: {error}") from error
+        self.uses_tools = "tools" in variables
 
     def render(
         self,
@@ -61,18 +68,23 @@ class ChatTemplate:
         Raises:
             TemplateError: the template refuses the messages, fails, or runs past its bounds.
         """
-        prepared = [_prepare_message(message) for message in messages]
+        prepared = prepare_messages(messages, self.source)
         continued = _text_to_continue(prepared, continue_final_message)
-        rendered = self._run(
-            {
-                **self._special_tokens,
-                **(template_kwargs or {}),
-                "messages": prepared,
-                "tools": list(tools) if tools else None,
-                "documents": list(documents) if documents else None,
-                "add_generation_prompt": add_generation_prompt and continued is None,
-            }
-        )
+        variables = {
+            **self._special_tokens,
+            **(template_kwargs or {}),
+            "messages": prepared,
+            "tools": list(tools) if tools else None,
+            "documents": list(documents) if documents else None,
+            "add_generation_prompt": add_generation_prompt and continued is None,
+        }
+        try:
+            rendered = self._run(variables)
+        except TemplateError:
+            if not has_text_arguments(messages):
+                raise
+            # Most templates want the arguments of a call as an object, a few as its JSON text.
+            rendered = self._run({**variables, "messages": arguments_as_text(prepared)})
         return rendered if continued is None else _cut_behind(rendered, continued)
 
     def _run(self, variables: dict[str, Any]) -> str:
@@ -106,7 +118,8 @@ class _LoopBound:
             raise TemplateError(f"the template's loops run for more than {MAX_LOOP_STEPS} steps")
 
 
-def _compile(source: str) -> jinja2.Template:
+def _compile(source: str) -> tuple[jinja2.Template, set[str]]:
+    """The template, and the variables that it takes from outside."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
     )
@@ -114,13 +127,15 @@ def _compile(source: str) -> jinja2.Template:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     tree = environment.parse(source)
+    variables = meta.find_undeclared_variables(tree)
     for loop in tree.find_all(nodes.For):
         loop.body.insert(0, nodes.ExprStmt(_call_step(), lineno=loop.lineno))
         if loop.test is not None:
             # Items that the condition leaves out never reach the body. The step returns None.
             loop.test = nodes.Or(_call_step(), loop.test)
     tree.set_environment(environment)
-    return jinja2.Template.from_code(environment, environment.compile(tree), environment.make_globals(None))
+    code = environment.compile(tree)
+    return jinja2.Template.from_code(environment, code, environment.make_globals(None)), variables
 
 
 def _call_step() -> nodes.Call:
@@ -156,51 +171,13 @@ def _strftime_now(layout: str) -> str:
     return datetime.now().strftime(layout)
 
 
-def _prepare_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message as templates expect it: text content, calls with arguments as objects."""
-    prepared = dict(message)
-    calls = message.get("tool_calls")
-    content = message.get("content")
-    if calls:
-        prepared["tool_calls"] = [_prepare_call(call) for call in calls]
-    if content is None and calls:
-        # Templates join content with text before they look at the calls.
-        prepared["content"] = ""
-    elif isinstance(content, Sequence) and not isinstance(content, str):
-        prepared["content"] = "".join(_part_text(part) for part in content)
-    return prepared
-
-
-def _prepare_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
-        return dict(call)
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        return dict(call)
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _part_text(part: Any) -> str:
-    """Text of a part of a message; an image is markdown, as in TGI."""
-    match part:
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "image_url", "image_url": {"url": str(url)}}:
-            return f"![]({url})"
-        case {"type": kind}:
-            raise TemplateError(f"a message's part of type `{kind}` is not supported or not well-formed")
-    raise TemplateError("a message's part has no `type`")
-
-
 def _text_to_continue(messages: Sequence[Mapping[str, Any]], wanted: bool | None) -> str | None:
     if wanted is False or not messages:
         return None
     last = messages[-1]
     content = last.get("content")
     text = content.strip() if isinstance(content, str) else ""
-    if wanted is None and (last.get("role") != "assistant" or not text):
+    if wanted is None and (last.get("role") != "assistant" or not text or last.get("tool_calls")):
         return None
     if not text:
         raise TemplateError("the last message has no text to continue")

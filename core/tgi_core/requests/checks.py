@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tgi_core.errors import ValidationError
 from tgi_core.requests.options import RequestLimits
-from tgi_core.sampling.params import MAX_LOGIT_BIASES
+from tgi_core.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIASES
 
 FLOAT32_MAX = 3.4028234663852886e38
 FLOAT32_SMALLEST_NORMAL = 1.1754943508222875e-38
 INT32_MAX = 2**31 - 1
 UINT64_MAX = 2**64 - 1
+
+MAX_STOP_TOKEN_IDS = 128
 
 MAX_LOGIT_BIAS = 100.0
 """OpenAI's bound: such a bias bans a token or leaves no other."""
@@ -126,6 +128,62 @@ def logit_bias(value: Mapping[str, float] | list[float] | None, limits: RequestL
         if bias:
             biases[int(token)] = bias
     return biases
+
+
+def token_ids(name: str, value: Sequence[int] | None, limits: RequestLimits, max_count: int) -> tuple[int, ...]:
+    """The ids, all of the model's vocabulary."""
+    ids = value or ()
+    if len(ids) > max_count:
+        raise ValidationError(f"`{name}` takes at most {max_count} token ids. Given: {len(ids)}")
+    for token_id in ids:
+        if not 0 <= token_id < limits.vocab_size:
+            raise ValidationError(f"`{name}` must hold token ids below {limits.vocab_size}. Given: {token_id}")
+    return tuple(ids)
+
+
+def stop_token_ids(value: Sequence[int] | None, limits: RequestLimits) -> tuple[int, ...]:
+    """The distinct tokens that end the text."""
+    return tuple(dict.fromkeys(token_ids("stop_token_ids", value, limits, MAX_STOP_TOKEN_IDS)))
+
+
+def allowed_token_ids(value: Sequence[int] | None, limits: RequestLimits) -> tuple[int, ...]:
+    """The distinct tokens that may be chosen; empty for all."""
+    if value is not None and not value:
+        raise ValidationError("`allowed_token_ids` must not be empty: leave it out to allow every token")
+    return tuple(dict.fromkeys(token_ids("allowed_token_ids", value, limits, MAX_LOGIT_BIASES)))
+
+
+def bad_words(value: Sequence[str] | None) -> tuple[str, ...]:
+    """The distinct texts that the output must not have."""
+    words = value or ()
+    # Each may have two forms, with and without a space in front.
+    if len(words) > MAX_BAD_WORDS // 2:
+        raise ValidationError(f"`bad_words` takes at most {MAX_BAD_WORDS // 2} texts. Given: {len(words)}")
+    if not all(word.strip() for word in words):
+        raise ValidationError("`bad_words` must hold no blank text")
+    return tuple(dict.fromkeys(words))
+
+
+def truncate_prompt_tokens(value: int | None, limits: RequestLimits) -> int | None:
+    """The value; -1 is vLLM's word for all that the server takes."""
+    if value is None:
+        return None
+    if value == -1:
+        return limits.max_input_tokens
+    if not 0 < value <= limits.max_input_tokens:
+        raise ValidationError(
+            f"`truncate_prompt_tokens` must be -1, or strictly positive and at most {limits.max_input_tokens}. "
+            f"Given: {value}"
+        )
+    return value
+
+
+def priority(value: int | None) -> None:
+    """Refuse a priority: requests are served in the order they come."""
+    if value:
+        raise ValidationError(
+            f"`priority` must be 0: this server serves requests in the order they come (FCFS). Given: {value}"
+        )
 
 
 def logits_rules(value: Mapping[str, float] | None, limits: RequestLimits) -> dict[str, float]:

@@ -49,7 +49,8 @@ _FINISH_REASONS = {
 class GenerationOutput(Protocol):
     """What receives a request's tokens and its end; called on the event loop, must neither block nor raise.
 
-    The texts of the tokens that are not special, joined, are the generated text.
+    The texts of the tokens that are not special, joined, are the generated text. Special here means hidden: with
+    ``skip_special_tokens`` off only the token that ends the text is.
     """
 
     def on_prompt_logprobs(self, logprobs: Sequence[float]) -> None:
@@ -83,6 +84,7 @@ class Generation:
         submitted_at, first_token_at, ended_at: seconds of ``time.monotonic``; 0 until it happens.
         queue_seconds: how long it waited for its first step.
         cached_tokens: prompt tokens found in the prefix cache.
+        matched_stop: the stop string that ended it; None when something else did.
     """
 
     __slots__ = (
@@ -91,17 +93,19 @@ class Generation:
         "_detokenizer",
         "_emit",
         "_held",
+        "_hidden_finishes",
+        "_hidden_ids",
         "_length",
         "_matcher",
         "_options",
         "_output",
         "_push",
         "_request_id",
-        "_special_ids",
         "_tokenizer",
         "cached_tokens",
         "ended_at",
         "first_token_at",
+        "matched_stop",
         "num_tokens",
         "queue_seconds",
         "submitted_at",
@@ -111,7 +115,8 @@ class Generation:
         self._output = output
         self._emit = output.on_token
         self._tokenizer = tokenizer
-        self._special_ids = tokenizer.special_ids
+        self._hidden_ids = tokenizer.special_ids if options.skip_special_tokens else frozenset[int]()
+        self._hidden_finishes = (Finish.EOS,) if options.include_stop else (Finish.EOS, Finish.STOP_TOKEN)
         self._push = IncrementalDetokenizer(tokenizer).push
         self._options = options
         self._matcher = StopMatcher(options.stop) if options.stop else None
@@ -127,6 +132,7 @@ class Generation:
         self.ended_at = 0.0
         self.queue_seconds = 0.0
         self.cached_tokens = 0
+        self.matched_stop: str | None = None
 
     def submit(self, client: EngineClient, prompt: Sequence[int], max_new_tokens: int) -> None:
         """Send the request to the engine.
@@ -145,6 +151,7 @@ class Generation:
             ignore_eos=options.ignore_eos,
             grammar=options.grammar,
             prompt_logprobs=options.prompt_logprobs,
+            stop_token_ids=options.stop_token_ids,
         )
 
     def cancel(self) -> None:
@@ -174,8 +181,8 @@ class Generation:
         self.num_tokens += 1
         if self.num_tokens == 1:
             self.first_token_at = time.monotonic()
-        # Special tokens never reach the detokenizer: they are no part of the generated text.
-        special = token_id in self._special_ids or finish is Finish.EOS
+        # These never reach the detokenizer: they are no part of the generated text.
+        special = token_id in self._hidden_ids or (bool(finish) and finish in self._hidden_finishes)
         text = self._tokenizer.token_text(token_id) if special else self._push(token_id)
         if self._matcher is None:
             self._emit(token_id, text, logprob, special, self._alternatives)
@@ -204,6 +211,8 @@ class Generation:
                 matcher.skip(text)
             else:
                 hit = matcher.push(text)
+        if hit is not None:
+            self.matched_stop = matcher.matched
         if self._options.include_stop:
             visible = text if hit is None else text[: hit.end - start]
             self._emit(token_id, visible, logprob, special, self._alternatives)
@@ -237,6 +246,17 @@ class Generation:
     def _end(self, reason: FinishReason) -> None:
         self.ended_at = time.monotonic()
         self._output.on_finish(reason)
+
+
+class PromptScoring(Generation):
+    """A request that only wants its prompt scored: the one token that the engine makes is not shown and not counted."""
+
+    __slots__ = ()
+
+    def on_token(self, token_id: int, logprob: float, finish: Finish) -> None:  # noqa: ARG002
+        """The prompt has been computed."""
+        self.first_token_at = time.monotonic()
+        self._end(FinishReason.LENGTH)
 
 
 class _HeldToken(NamedTuple):

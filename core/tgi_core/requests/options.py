@@ -47,7 +47,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sampling: what the engine does with the logits.
-        max_new_tokens: at least 1; None is the rest of the context.
+        max_new_tokens: None is the rest of the context; 0, which only scores the prompt, goes with an echo only.
         clamp_new_tokens: an explicit ``max_new_tokens`` above ``TGI_ADMISSION_TOKENS`` is cut to the rest of the
             context instead of refused.
         stop: distinct stop strings, none empty.
@@ -55,6 +55,9 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
         length_first: a stop string that the last allowed token completes counts as the end by length, as in TGI.
         truncate: keep at most this many tokens of the prompt.
         ignore_eos: EOS is a token like any other.
+        stop_token_ids: tokens that end the text besides EOS.
+        bad_words: texts that the output must not have; ``sampling`` gets their tokens later.
+        skip_special_tokens: special tokens are no part of the text.
         grammar: what the output must match.
         prompt_logprobs: report the log-probabilities of the prompt's tokens.
         best_of: how many generations to start.
@@ -71,6 +74,9 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     length_first: bool = False
     truncate: int | None = None
     ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
     grammar: Grammar | None = None
     prompt_logprobs: bool = False
     best_of: int = 1
@@ -101,7 +107,8 @@ def random_seed() -> int:
 def fit_prompt(
     token_ids: Sequence[int], options: GenerationOptions, limits: RequestLimits, prefix_ids: Sequence[int] = ()
 ) -> tuple[Sequence[int], int]:
-    """The prompt's tokens after truncation, and how many tokens may follow them (at least 1).
+    """The prompt's tokens after truncation, and how many tokens may follow them: at least 1, which a request that only
+    scores its prompt does not show.
 
     ``prefix_ids``: special tokens that the tokenizer puts in front of a text (``TextTokenizer.prefix_ids``);
     truncation keeps them and cuts behind them.
@@ -125,7 +132,7 @@ def fit_prompt(
     max_input_tokens = min(limits.max_input_tokens, limits.max_total_tokens - 1)
     if num_tokens > max_input_tokens:
         raise ContextLengthError(f"`inputs` must have less than {max_input_tokens} tokens. Given: {num_tokens}")
-    return prompt, room if wanted is None else min(wanted, room)
+    return prompt, room if wanted is None else min(max(wanted, 1), room)
 
 
 def _truncate(token_ids: Sequence[int], limit: int | None, prefix_ids: Sequence[int]) -> Sequence[int]:

@@ -21,7 +21,7 @@ class StopMatcher:
     however long the stops are, and the automata's states tell how much of the text may be the beginning of a stop.
     """
 
-    __slots__ = ("_automata", "_length", "held")
+    __slots__ = ("_automata", "_length", "held", "matched")
 
     def __init__(self, stops: Sequence[str]) -> None:
         """``stops``: not empty, and none of them is."""
@@ -29,6 +29,8 @@ class StopMatcher:
         self._length = 0
         self.held = 0
         """Characters at the end of the text that may be the beginning of a stop."""
+        self.matched: str | None = None
+        """The stop of the hit; None before."""
 
     def push(self, text: str) -> StopHit | None:
         """Append ``text``; the stop that it completes, if any. After a hit nothing may follow."""
@@ -41,6 +43,7 @@ class StopMatcher:
                 start = stop - len(automaton.stop)
                 if hit is None or (stop, start) < (hit.end, hit.start):
                     hit = StopHit(start, stop)
+                    self.matched = automaton.stop
             elif automaton.state > held:
                 held = automaton.state
         self._length += len(text)

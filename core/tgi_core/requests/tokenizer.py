@@ -31,6 +31,7 @@ class TextTokenizer:
 
     Attributes:
         special_ids: ids of the tokens that the tokenizer marks as special.
+        special_token_ids: the same by the tokens' literal texts.
         prefix_ids: ids that encoding with special tokens puts in front of a text (BOS).
         whole_texts: what tokens add to a text before them, by id, of those seen so far that end with a whole character.
     """
@@ -58,6 +59,7 @@ class TextTokenizer:
             token_id: token.content for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
         }
         self.special_ids = frozenset(self._literals)
+        self.special_token_ids = {text: token_id for token_id, text in self._literals.items()}
         self._anchor = self._encode("a", False).ids
         self._anchor_length = len(self._decode(self._anchor))
         self.prefix_ids = self._find_prefix()

@@ -17,6 +17,7 @@ from tgi_core.requests.grammar import (
 )
 from tgi_core.requests.options import GenerationOptions, RequestLimits, random_seed
 from tgi_core.requests.parameters import GenerateParameters, OpenAIParameters
+from tgi_core.requests.refusals import refuse_unsupported
 from tgi_core.sampling.grammar import Grammar
 from tgi_core.sampling.params import SamplingParams
 
@@ -121,19 +122,23 @@ def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> Generatio
     typical_p = checks.probability("typical_p", given.typical_p)
     min_p = checks.between("min_p", given.min_p, 0.0, 1.0)
     top_k = checks.top_k(given.top_k)
-    max_tokens = checks.strictly_positive("max_tokens", given.max_tokens)
-    max_completion_tokens = checks.strictly_positive("max_completion_tokens", given.max_completion_tokens)
-    max_new_tokens = max_tokens if max_completion_tokens is None else max_completion_tokens
+    max_new_tokens = _max_tokens(given)
     min_tokens = checks.min_tokens("min_tokens", given.min_tokens, limits, max_new_tokens)
     stop = checks.stop(given.stop, limits)
     n, best_of = _choices(given, limits)
     wants_logprobs, top_n = _logprobs(given)
     logit_bias = checks.logit_bias(given.logit_bias, limits)
     logits_rules = checks.logits_rules(given.logits_rules, limits)
+    stop_token_ids = checks.stop_token_ids(given.stop_token_ids, limits)
+    allowed_token_ids = checks.allowed_token_ids(given.allowed_token_ids, limits)
+    bad_words = checks.bad_words(given.bad_words)
+    truncate = checks.truncate_prompt_tokens(given.truncate_prompt_tokens, limits)
+    checks.priority(given.priority)
+    refuse_unsupported(given)
     seed = checks.seed(given.seed)
-    if given.tools and given.tool_choice != "none":
-        raise ValidationError("`tools` is not supported yet")
     grammar = _allowed(_openai_grammar(given), limits)
+    if grammar is not None and allowed_token_ids:
+        raise ValidationError("`allowed_token_ids` cannot be combined with a constraint on the output")
     return GenerationOptions(
         sampling=_sampling(
             SamplingParams(
@@ -151,13 +156,18 @@ def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> Generatio
                 top_n=top_n,
                 raw_logprobs=wants_logprobs,
                 extra=logits_rules,
+                allowed_token_ids=allowed_token_ids,
             ),
             seed,
         ),
         max_new_tokens=max_new_tokens,
         stop=stop,
         include_stop=bool(given.include_stop_str_in_output),
+        truncate=truncate,
         ignore_eos=bool(given.ignore_eos),
+        stop_token_ids=stop_token_ids,
+        bad_words=bad_words,
+        skip_special_tokens=given.skip_special_tokens is not False,
         grammar=grammar,
         prompt_logprobs=bool(given.echo) and wants_logprobs,
         best_of=best_of,
@@ -188,6 +198,16 @@ def _tgi_best_of(given: GenerateParameters, limits: RequestLimits, *, stream: bo
     if not given.do_sample and all(value is None for value in warpers):
         raise ValidationError(f"`best_of` > 1 needs sampling: set `do_sample`. Given: {best_of}")
     return best_of
+
+
+def _max_tokens(given: OpenAIParameters) -> int | None:
+    """Most tokens to generate; 0 only scores an echoed prompt."""
+    wanted = given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens
+    if wanted == 0 and given.echo:
+        return 0
+    checks.strictly_positive("max_tokens", given.max_tokens)
+    checks.strictly_positive("max_completion_tokens", given.max_completion_tokens)
+    return wanted
 
 
 def _choices(given: OpenAIParameters, limits: RequestLimits) -> tuple[int, int]:

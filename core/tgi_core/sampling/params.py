@@ -9,6 +9,10 @@ import msgspec
 MAX_LOGIT_BIASES = 1024
 """Tokens that the ``logit_bias`` of one request may name: the width of a device table."""
 
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_TOKENS = 16
+"""Sequences of tokens that one request may forbid, and tokens in each: the size of a device table."""
+
 
 class Tier(IntEnum):
     """How much work the sampling of a step needs; known on the host, part of a graph's key."""
@@ -36,6 +40,9 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
         frequency_penalty, presence_penalty: OpenAI's: subtracted for each occurrence, and once, of an output token.
         relative_frequency_penalty: TGI's: subtracted times the token's share of prompt and output.
         logit_bias: added to the logits, by token id; at most ``MAX_LOGIT_BIASES``.
+        allowed_token_ids: the only tokens that may be chosen, at most ``MAX_LOGIT_BIASES``; empty allows all.
+        bad_words: sequences of tokens that the output must not have, at most ``MAX_BAD_WORDS`` of at most
+            ``MAX_BAD_WORD_TOKENS``.
         min_tokens: no end of sequence before the output has so many tokens.
         watermark_gamma, watermark_delta: share of green tokens and what is added to their logits; a delta of 0 is off.
         top_n: how many of the most likely tokens to report beside each chosen one.
@@ -62,6 +69,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     top_n: int = 0
     raw_logprobs: bool = False
     extra: dict[str, float] = {}
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
     @property
     def changes_scores(self) -> bool:
@@ -72,6 +81,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
             or self.presence_penalty != 0.0
             or self.relative_frequency_penalty != 0.0
             or bool(self.logit_bias)
+            or bool(self.allowed_token_ids)
+            or bool(self.bad_words)
             or self.min_tokens > 0
             or self.watermark_delta != 0.0
             or bool(self.extra)

@@ -7,7 +7,6 @@ import msgspec
 from tgi_core.contract import KVGroup, KVGroupBudget, MemoryLine, ShardLimits
 from tgi_core.errors import ExitCode, StartupError
 
-
 ACTIVATIONS = "activations"
 """The memory table's line of what a step needs beside weights and cache; it grows with the step's tokens."""
 

@@ -94,7 +94,7 @@ def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable)
     numbers = [
         (_usable_temperature(params.temperature), params.top_p, *slots.rules.values(params)) for params in sampling
     ]
-    slots_R, *integer_columns = upload(torch.tensor(integers).T, device)
+    slots_R, *integer_columns = upload(torch.tensor(list(zip(*integers, strict=True))), device)
     integer_tables = (
         state.lengths_S,
         state.prompt_lens_S,

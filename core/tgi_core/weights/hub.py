@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tgi_core.errors import ExitCode, StartupError
@@ -18,12 +19,13 @@ def download_model(
     """The folder of ``repo_id`` at ``revision`` (default: the main branch) in the cache, with what serving needs.
 
     Without ``weights`` the files that hold them are left where they are.
-    ``HF_HUB_OFFLINE``, ``HF_TOKEN``, ``HF_HOME`` and the hub's other variables hold; its progress bars are shown.
+    ``HF_HUB_OFFLINE``, ``HF_TOKEN``, ``HF_HOME`` and the hub's other variables hold, and TGI's old ``HF_API_TOKEN``
+    where there is no other token; the hub's progress bars are shown.
 
     Raises:
         StartupError: there is no such repository or revision, access is refused, or it cannot be reached.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import get_token, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -39,6 +41,7 @@ def download_model(
                 repo_id,
                 revision=revision,
                 cache_dir=hub_cache_dir,
+                token=os.environ.get("HF_API_TOKEN") if get_token() is None else None,
                 allow_patterns=_DESCRIPTION + (_WEIGHTS if weights else []),
                 ignore_patterns=_UNWANTED,
             )

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 from tests.support.driver import Driver, Generation
 from tests.support.engines import WORKER, MemoryChannel
 from tests.support.tiny_models import NEW_TOKENS, make_model, reference
-from tgi_core.contract import GraphMode, ShardLimits, ShardSpec
+from tgi_core.contract import Capabilities, GraphMode, ShardLimits, ShardSpec
 from tgi_core.engine.frames import Cancel, Submit, pack_ids
 from tgi_core.engine.loop import EngineLoop
+from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling import SamplingParams
 from tgi_core.scheduler import Scheduler, SchedulerConfig
 from tgi_core.shards import EagerShard
+from tgi_cpu.device import CpuDevice
 from tgi_cuda.backend import CudaBackend
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -72,6 +74,51 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_in_bfloat16(model: str, 
     shard.close()
 
 
+EVERY_PARAMETER = (
+    SamplingParams(),
+    SamplingParams(do_sample=True, seed=1),
+    SamplingParams(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, seed=2**63 + 2),
+    SamplingParams(do_sample=True, top_p=0.8, seed=3, choice=2),
+    SamplingParams(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25, top_n=3),
+    SamplingParams(do_sample=True, min_p=0.05, typical_p=0.9, seed=4, raw_logprobs=True, top_n=2),
+    SamplingParams(do_sample=True, watermark_delta=2.0, relative_frequency_penalty=1.0, seed=5),
+    SamplingParams(logit_bias={3: 4.0, 90: -100.0}, min_tokens=6),
+)
+
+
+@pytest.mark.parametrize("graph", [GraphMode.DECODE, GraphMode.NONE])
+def test_every_sampling_parameter_gives_the_references_tokens(graph: GraphMode, tmp_path: Path) -> None:
+    """In one batch on the GPU and one by one through the reference kernels on the CPU, in float32."""
+    make_model("qwen3", tmp_path)
+    spec = ShardSpec(model_dir=tmp_path, dtype="float32", eos_token_ids=(5,))
+    backend = CudaBackend()
+    device = backend.open_device(0)
+    capabilities = replace(backend.capabilities(), graph=graph)
+    shard = EagerShard(spec, capabilities, device, backend.kernels(device))
+    oracle = EagerShard(spec, Capabilities(), CpuDevice(), ReferenceKernels())
+    limits = replace(LIMITS, max_slots=len(EVERY_PARAMETER))
+
+    def run(shard: EagerShard, batches: list[list[SamplingParams]]) -> list[Generation]:
+        shard.load(lambda done, total: None)
+        budget = shard.warm_up(limits)
+        driver = Driver(shard, budget, max_step_tokens=32, depth=1)
+        generations = []
+        for batch in batches:
+            of_batch = [
+                Generation([7 + EVERY_PARAMETER.index(params), 9, 11, 12], NEW_TOKENS, params) for params in batch
+            ]
+            driver.run(of_batch)
+            generations += of_batch
+        shard.close()
+        return generations
+
+    together = run(shard, [list(EVERY_PARAMETER)])
+    alone = run(oracle, [[params] for params in EVERY_PARAMETER])
+    for ours, theirs in zip(together, alone, strict=True):
+        assert ours.token_ids == theirs.token_ids, ours.sampling
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-3), ours.sampling
+
+
 def test_ten_thousand_mixed_requests_leave_no_memory_behind(tmp_path: Path) -> None:
     """Random lengths, a third cancelled: blocks and allocated memory end where they were."""
     make_model("qwen3", tmp_path)
@@ -88,7 +135,10 @@ def test_ten_thousand_mixed_requests_leave_no_memory_behind(tmp_path: Path) -> N
         for number in range(500):
             request_id = wave * 500 + number
             prompt = pack_ids([rng.randrange(160) for _ in range(rng.randint(1, 90))])
-            sampling = SamplingParams(do_sample=rng.random() < 0.5, seed=number, top_k=rng.choice([0, 5]))
+            penalty = rng.choice([0.0, 0.0, 0.5])
+            sampling = SamplingParams(
+                do_sample=rng.random() < 0.5, seed=number, top_k=rng.choice([0, 5]), presence_penalty=penalty
+            )
             channel.inbox.append((WORKER, Submit(request_id, prompt, rng.randint(1, 30), sampling)))
         steps = 0
         while scheduler.has_requests or loop.has_work or channel.inbox:

@@ -6,6 +6,7 @@ import torch
 
 from tgi_core.contract import DeviceState
 from tgi_core.reference import ReferenceKernels
+from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.tables import make_state
 from tgi_triton import TritonKernels
 
@@ -17,7 +18,9 @@ SLOTS = torch.tensor([1, 3, 0, 4, 4])
 def state() -> DeviceState:
     generator = torch.Generator().manual_seed(0)
     caches = [torch.zeros(10, 4, 2, 1, 4) for _ in range(2)]
-    made = make_state(max_slots=4, max_total_tokens=24, blocks_per_slot=6, num_groups=2, caches=caches)
+    made = make_state(
+        max_slots=4, max_total_tokens=24, blocks_per_slot=6, num_groups=2, caches=caches, rules=RuleSet([])
+    )
     made.tokens_SL.random_(0, 100, generator=generator)
     made.lengths_S.copy_(torch.tensor([3, 9, 0, 24, 1]))
     for table_SM in made.block_tables:

@@ -30,25 +30,6 @@ COMMANDS = [
 ]
 ALL_OPTIONS = [option for options, _ in COMMANDS for option in options]
 
-TGI_FLAGS = """
---model-id --revision --validation-workers --sharded --num-shard --quantize --speculate --dtype --kv-cache-dtype
---trust-remote-code --max-concurrent-requests --max-best-of --max-stop-sequences --max-top-n-tokens --max-input-tokens
---max-input-length --max-total-tokens --waiting-served-ratio --max-batch-prefill-tokens --max-batch-total-tokens
---max-waiting-tokens --max-batch-size --cuda-graphs --hostname --port --prometheus-port --shard-uds-path --master-addr
---master-port --huggingface-hub-cache --weights-cache-override --disable-custom-kernels --cuda-memory-fraction
---rope-scaling --rope-factor --json-output --otlp-endpoint --otlp-service-name --cors-allow-origin --api-key
---watermark-gamma --watermark-delta --ngrok --ngrok-authtoken --ngrok-edge --tokenizer-config-path
---disable-grammar-support --env --max-client-batch-size --lora-adapters --usage-stats --payload-limit
---enable-prefill-logprobs --graceful-termination-timeout
-"""
-
-
-@pytest.mark.parametrize("flag", TGI_FLAGS.split())
-def test_every_flag_of_the_tgi_launcher_is_known_with_its_variable(flag: str) -> None:
-    [option] = [option for option in LAUNCHER_OPTIONS if option.flag == flag]
-    if flag != "--env":
-        assert option.env[0] == flag[2:].replace("-", "_").upper()
-
 
 @pytest.mark.parametrize(("options", "settings"), COMMANDS)
 def test_used_options_and_settings_have_the_same_names(

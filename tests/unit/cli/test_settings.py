@@ -47,6 +47,14 @@ def test_without_chunking_the_longest_input_must_fit_one_step() -> None:
     assert causes(**limits | {"max_batch_prefill_tokens": 4096}, prefill_chunking=False) == []
 
 
+def test_the_kv_cache_must_hold_the_longest_sequence() -> None:
+    [cause] = causes(max_total_tokens=4096, max_batch_total_tokens=4095)
+    assert "--max-total-tokens (4096) must be at most --max-batch-total-tokens (4095)" in cause
+    [cause] = causes(max_input_tokens=4095, max_batch_total_tokens=4095)
+    assert "--max-input-tokens" in cause
+    assert causes(max_input_tokens=4095, max_total_tokens=4096, max_batch_total_tokens=4096) == []
+
+
 def test_several_problems_are_told_together() -> None:
     assert len(check_settings(ServeSettings(max_input_tokens=9, max_input_length=9, max_total_tokens=9))) == 3
 
@@ -70,12 +78,14 @@ def test_every_setting_reaches_the_configuration() -> None:
     settings = ServeSettings(
         model_id="org/name",
         revision="abc",
+        served_model_name=("one", "two"),
         tokenizer_config_path=Path("/t.json"),
         chat_template=Path("/c.jinja"),
         load_format="dummy",
         dtype="float32",
         cuda_memory_fraction=0.5,
         kv_cache_memory=1024,
+        max_batch_total_tokens=4096,
         block_size=256,
         attention="flash-attn",
         cpu_threads=3,
@@ -96,6 +106,9 @@ def test_every_setting_reaches_the_configuration() -> None:
         grammar_engine="other",
         hostname="::1",
         api_key="key",
+        aip_predict_route="/predict",
+        aip_health_route="/alive",
+        compute_type="mine",
         cors_allow_origin=("http://a",),
         validation_workers=14,
         graceful_termination_timeout=15.0,
@@ -117,6 +130,7 @@ def test_every_setting_reaches_the_configuration() -> None:
         max_input_tokens=7,
         max_total_tokens=8,
         kv_cache_bytes=1024,
+        kv_cache_tokens=4096,
         block_size=256,
         attention="flash-attn",
         memory_fraction=0.5,
@@ -138,6 +152,10 @@ def test_every_setting_reaches_the_configuration() -> None:
         validation_workers=14,
         payload_limit=13,
         api_key="key",
+        served_model_names=("one", "two"),
+        predict_route="/predict",
+        health_route="/alive",
+        compute_type="mine",
         cors_allow_origin=("http://a",),
         graceful_termination_timeout_s=15.0,
         json_output=True,

@@ -144,3 +144,9 @@ def test_a_signal_before_the_server_is_up_ends_the_command_without_a_traceback(n
     run = tgi_serve(code=code)
     assert run.returncode == exit_code
     assert "Traceback" not in run.stderr
+
+
+def test_quantize_says_what_to_do_instead() -> None:
+    text = refused(tgi_serve("quantize", "org/name", "/out", "--groupsize", "128", "--act-order"), ExitCode.USAGE)
+    assert "quantize org/name /out" in text
+    assert "not supported" in text

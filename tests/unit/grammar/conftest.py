@@ -27,7 +27,7 @@ def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
 
 @pytest.fixture(scope="session")
 def metaspace(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
-    """Tokens of Llama 2's kind, with byte fallback; 0, 1, 2 are special, 2 is EOS. There are more logits than tokens."""
+    """Llama 2's kind, with byte fallback; 0, 1, 2 are special, 2 is EOS; there are more logits than tokens."""
     file = tmp_path_factory.mktemp("metaspace") / "tokenizer.json"
     file.write_text(metaspace_json(), encoding="utf-8")
     return Vocabulary(file, 450, (2,))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
 from tests.support.constrained import allowed_ids
 from tests.support.malicious_grammars import MALICIOUS
-from tgi_core.errors import RequestError, ValidationError
+from tgi_core.errors import ValidationError
 from tgi_core.requests.grammar import MAX_GRAMMAR_BYTES, read_grammar
 from tgi_core.sampling.grammar import Constraints, Grammar, GrammarCompiler, GrammarEngine, GrammarKind, Vocabulary
 from tgi_core.sampling.grammar.checker import DEFAULT_DEADLINE_S, GrammarChecker
@@ -24,11 +25,9 @@ TOKENS = 40
 async def outcome(checker: GrammarChecker, grammar: Grammar) -> tuple[float, Grammar | None]:
     """How long a check took, and what is to be compiled; None for one that is refused."""
     started = time.monotonic()
-    try:
+    accepted = None
+    with suppress(ValidationError):
         accepted = await checker.check(grammar)
-    except RequestError as error:
-        assert error.status == 422
-        accepted = None
     return time.monotonic() - started, accepted
 
 
@@ -94,7 +93,7 @@ def test_compiling_does_not_hold_the_interpreter(engine: GrammarEngine, demo: Vo
     """So the engine's loop goes on while a large schema is compiled beside it."""
     constraints = Constraints(engine, demo)
     assert constraints.wait_open() == ""
-    future = constraints.prepare(MALICIOUS["thousands of patterns"])
+    future = constraints.prepare(MALICIOUS["anyOf inside anyOf"])
     gaps, last = [], time.monotonic()
     while not future.done():
         time.sleep(0.001)

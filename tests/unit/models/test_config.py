@@ -38,6 +38,51 @@ def refusal(model_type: str, **changes: Any) -> StartupError:
     return caught.value
 
 
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+@pytest.mark.parametrize("key", SIZES)
+@pytest.mark.parametrize("value", [0, -1, 10**12, 2**70, 1.5, "64", True, [64]])
+def test_every_size_is_a_number_that_a_model_can_have(key: str, value: Any) -> None:
+    assert f"`{key}`" in refusal("llama", **{key: value}).cause
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "part"),
+    [
+        ("llama", {"num_key_value_heads": 3}, "does not divide the 4 attention heads"),
+        ("llama", {"num_attention_heads": 3, "num_key_value_heads": 3}, "does not divide the hidden size, 64"),
+        ("llama", {"head_dim": 15}, "cannot be rotated in pairs"),
+        ("llama", {"partial_rotary_factor": 1.5}, "cannot be rotated in pairs"),
+        ("llama", {"partial_rotary_factor": 0.0}, "must be a number above 0"),
+        ("llama", {"rms_norm_eps": -1.0}, "must be a number above 0"),
+        ("llama", {"rope_theta": 1}, "must be a number above 1"),
+        ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 0}}, "must be a number above 0"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 0}}, "from 1 to"),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},
+            "must be above `low_freq_factor`",
+        ),
+        ("mistral", {"sliding_window": -4}, "from 1 to"),
+        ("gemma2", {"sliding_window": 4, "query_pre_attn_scalar": 0}, "must be a number above 0"),
+        ("gemma2", {"sliding_window": 4, "attn_logit_softcapping": -50.0}, "must be a number above 0"),
+        ("gemma3_text", {"sliding_window": 4, "sliding_window_pattern": 0}, "from 1 to"),
+    ],
+)
+def test_values_that_cannot_be_computed_with(model_type: str, changes: dict[str, Any], part: str) -> None:
+    assert part in refusal(model_type, **changes).cause
+
+
 def test_families() -> None:
     assert {each.model_type for each in ARCHITECTURES} == {
         "llama",

@@ -82,6 +82,7 @@ ROWS = [
     SamplingParams(do_sample=True, top_p=1e-6, seed=10),
     SamplingParams(do_sample=True, top_k=50, top_p=0.8, temperature=1.5, repetition_penalty=1.3, seed=11),
     SamplingParams(do_sample=True, repetition_penalty=0.5, seed=12),
+    SamplingParams(do_sample=True, top_k=600, top_p=0.7, temperature=30.0, seed=13),
 ]
 
 
@@ -205,6 +206,23 @@ def test_a_row_does_not_depend_on_its_neighbours(kernels: Kernels) -> None:
         alone_ids, alone_logprobs = run(kernels, logits[row : row + 1], [params], [tokens[row]], 4)
         assert alone_ids.item() == ids[row].item()
         assert alone_logprobs.item() == logprobs[row].item()
+
+
+@both_kernels
+@pytest.mark.parametrize("typical", [False, True])
+def test_cuts_are_precise_in_a_large_vocabulary(kernels: Kernels, typical: bool) -> None:
+    """A mass a little above or below that of 40 tokens; sums of float32 in a row would be off by ten times as much."""
+    logits = logits_of(4, size=131_072, seed=1) * 4 / 3
+    probs = logits.double().softmax(-1)
+    information = -probs.log()
+    order = (information - (probs * information).sum(-1, keepdim=True)).abs() if typical else information
+    sums = probs.gather(1, order.sort(dim=-1).indices).cumsum(-1)
+    for row in range(len(logits)):
+        for mass, kept in ((sums[row, 39].item() - 2e-6, 40), (sums[row, 39].item() + 2e-6, 41)):
+            params = SamplingParams(do_sample=True, seed=row, **{"typical_p" if typical else "top_p": mass})
+            ids, logprobs = run(kernels, logits[row : row + 1], [params])
+            expected = probs[row, ids[0]].log() - sums[row, kept - 1].log()
+            assert logprobs[0].item() == pytest.approx(expected.item(), abs=5e-6)
 
 
 @both_kernels

@@ -49,8 +49,8 @@ def letters(byte_level: TextTokenizer) -> TextTokenizer:
 
 def test_submit_and_cancel(letters: TextTokenizer) -> None:
     grammar = Grammar(GrammarKind.REGEX, "a*")
-    run = Run(letters, ignore_eos=True, grammar=grammar, prompt_logprobs=True)
-    more = {"ignore_eos": True, "grammar": grammar, "prompt_logprobs": True}
+    more = {"ignore_eos": True, "grammar": grammar, "prompt_logprobs": True, "stop_token_ids": (3, 4)}
+    run = Run(letters, **more)
     assert run.client.submitted == [([5, 6], 9, SamplingParams(), run.generation, more)]
     run.generation.cancel()
     assert run.client.cancelled == [77]

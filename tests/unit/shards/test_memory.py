@@ -6,7 +6,7 @@ import pytest
 
 from tgi_core.contract import KVGroup, MemoryLine, ShardLimits
 from tgi_core.errors import ExitCode, StartupError
-from tgi_core.shards.memory import KVSizes, size_kv_cache
+from tgi_core.shards.memory import ACTIVATIONS, KVSizes, size_kv_cache
 
 FULL = KVGroup(None, 1000)
 WINDOW = KVGroup(100, 300)
@@ -19,6 +19,8 @@ def size(
     max_slots: int = 4,
     max_total_tokens: int | None = None,
     kv_cache_bytes: int | None = None,
+    kv_cache_tokens: int | None = None,
+    activations: int = 0,
     model_max_tokens: int = 4096,
 ) -> KVSizes:
     limits = ShardLimits(
@@ -27,8 +29,10 @@ def size(
         block_size=16,
         max_total_tokens=max_total_tokens,
         kv_cache_bytes=kv_cache_bytes,
+        kv_cache_tokens=kv_cache_tokens,
     )
-    return size_kv_cache(groups, limits, model_max_tokens, available_bytes, [MemoryLine("weights", 5 << 20)])
+    memory = [MemoryLine("weights", 5 << 20), MemoryLine(ACTIVATIONS, activations)]
+    return size_kv_cache(groups, limits, model_max_tokens, available_bytes, memory)
 
 
 def blocks(sizes: KVSizes) -> list[int]:
@@ -50,6 +54,14 @@ def test_takes_what_is_there() -> None:
 
 def test_the_users_size_goes_before_what_is_there() -> None:
     assert blocks(size([FULL], kv_cache_bytes=20_000)) == [20]
+
+
+def test_a_number_of_tokens_bounds_the_cache_in_whole_blocks() -> None:
+    assert blocks(size([FULL], kv_cache_tokens=320)) == [20]
+    assert blocks(size([FULL], kv_cache_tokens=321)) == [21]
+    assert blocks(size([FULL], kv_cache_tokens=320, kv_cache_bytes=10_000)) == [10]
+    assert blocks(size([FULL], kv_cache_tokens=10**6, available_bytes=50_999)) == [50]
+    assert size([FULL], kv_cache_tokens=100, max_total_tokens=100).max_total_tokens == 100
 
 
 def test_the_model_bounds_the_length() -> None:
@@ -84,6 +96,18 @@ def test_refusal_shows_the_table_and_what_would_fit() -> None:
     # Both remedies work.
     assert size([FULL], kv_cache_bytes=125_000, max_total_tokens=2000).max_total_tokens == 2000
     assert size([FULL], available_bytes=50_000, max_total_tokens=800).max_total_tokens == 800
+
+
+def test_refusal_names_the_step_where_its_activations_take_the_room() -> None:
+    def fix(activations: int, **given: int) -> str:
+        with pytest.raises(StartupError) as caught:
+            size([FULL], available_bytes=50_000, max_total_tokens=2000, activations=activations, **given)
+        return caught.value.fix
+
+    # 75,000 bytes are missing.
+    assert "--max-batch-prefill-tokens (64)" in fix(75_000)
+    assert "--max-batch-prefill-tokens" not in fix(74_999)
+    assert "--max-batch-prefill-tokens" not in fix(75_000, kv_cache_bytes=50_000)
 
 
 def test_refusal_without_room_for_one_block() -> None:

@@ -11,6 +11,7 @@ import pytest
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tests.support.hf_versions import rope_settings
 from tests.unit.weights.gguf_files import Write, add_byte_level_tokenizer, add_decoder, decoder_tensors, write_gguf
 from tgi_core.errors import StartupError
 from tgi_core.weights.gguf.config import generation_config, model_config
@@ -71,7 +72,7 @@ def test_llama3_scaling_is_recognised_by_its_factors(tmp_path: Path, factor: flo
         hidden_size=32,
         num_attention_heads=2,
         max_position_embeddings=131072,
-        rope_parameters=rope | {"rope_theta": 50_000.0},
+        **rope_settings(rope | {"rope_theta": 50_000.0}),
     )
     rotated, _ = ROPE_INIT_FUNCTIONS["llama3"](scaled, device=None)
     plain = 50_000.0 ** -(np.arange(0, 16, 2) / 16)

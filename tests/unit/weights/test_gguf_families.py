@@ -23,6 +23,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from tests.support.hf_versions import rope_theta
 from tests.unit.weights.gguf_files import add_byte_level_tokenizer, write_gguf
 from tgi_core.weights.checkpoint import Checkpoint
 from tgi_core.weights.gguf import convert_gguf
@@ -62,7 +63,12 @@ CASES = {
     ),
     "qwen2": Case("qwen2", Qwen2Config(**SIZES, tie_word_embeddings=False)),
     "qwen3": Case("qwen3", Qwen3Config(**SIZES, tie_word_embeddings=True), {"attention.key_length": 8}),
-    "gemma": Case("gemma", GemmaConfig(**SIZES), {"attention.key_length": 8}, norm_offset=1.0),
+    "gemma": Case(
+        "gemma",
+        GemmaConfig(**SIZES, hidden_activation="gelu_pytorch_tanh"),
+        {"attention.key_length": 8},
+        norm_offset=1.0,
+    ),
     "gemma2": Case(
         "gemma2",
         Gemma2Config(**SIZES, sliding_window=16, query_pre_attn_scalar=8),
@@ -81,7 +87,7 @@ CASES = {
 def random_model(config: PretrainedConfig) -> torch.nn.Module:
     """Weights on a grid of 1/256, so that adding and subtracting one is exact in float32."""
     torch.manual_seed(0)
-    model: torch.nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(config).float()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randint(-256, 256, parameter.shape) / 256)
@@ -124,7 +130,7 @@ def write_case(
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
         extra = dict(case.extra)
         if "rope.freq_base" not in extra:
-            extra["rope.freq_base"] = config.rope_parameters["rope_theta"]
+            extra["rope.freq_base"] = rope_theta(config)
         for key, value in extra.items():
             add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
             add(f"{case.architecture}.{key}", value)

@@ -50,6 +50,19 @@ def test_multimodal_model_answers_for_its_text_part(tmp_path: Path) -> None:
     assert "vision_config" in model.config
 
 
+def test_what_a_multimodal_release_leaves_out_is_its_types_default(tmp_path: Path) -> None:
+    config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "vocab_size": None}}
+    model = ModelFolder(make(tmp_path, config))
+    assert (model.vocab_size, model.max_position_embeddings) == (262_208, 131_072)
+
+
+@pytest.mark.parametrize("size", [0, -5, 10**12])
+def test_a_vocabulary_that_cannot_be(tmp_path: Path, size: int) -> None:
+    with pytest.raises(StartupError, match="vocab_size") as caught:
+        _ = ModelFolder(make(tmp_path, LLAMA | {"vocab_size": size})).vocab_size
+    refusal(caught)
+
+
 def test_multimodal_model_whose_text_part_alone_names_eos(tmp_path: Path) -> None:
     config = {"model_type": "m", "eos_token_id": None, "text_config": {"model_type": "t", "eos_token_id": 5}}
     assert ModelFolder(make(tmp_path, config)).eos_token_ids == {5}

@@ -86,8 +86,8 @@ class GrammarCompiler(ABC):
     def compile(self, grammar: Grammar) -> Matcher:
         """A matcher before the first token.
 
-        The sources of a request have passed ``checks.prepare``. Limits of time and memory must be deterministic
-        counts, so that what passed the API process's test passes here too.
+        A JSON schema has been normalized (``prepare_grammar``). Limits must count work, not time, so that what passed
+        the API process's test passes in the engine process too.
 
         Raises:
             GrammarError: the constraint is malformed, unsupported, too complex or matches nothing.

@@ -33,10 +33,15 @@ ROW_PARSER_ITEMS = 2_000
 LEXER_STATES = 50_000
 """States a grammar's lexer may have in all, 1 to 2 kB each."""
 
-WHITESPACE = r"\x20|\n\x20{0,16}|\n\t{1,8}"
-r"""What may stand between the parts of JSON, at most once: a space, or a new line with its indentation.
+_STRING_CHARACTER = r'[^"\\\x00-\x1F\x7F]'
+TOKEN_SLICES = (
+    r"[\x20\x0A\x0D\x09]+",
+    *(f"{_STRING_CHARACTER}{{1,{longest}}}" for longest in (4, 8, 12, 16, 24, 32)),
+    f"{_STRING_CHARACTER}+",
+)
+"""Groups of tokens that a mask takes in as a whole where all of a group fits, each token in the first that has it.
 
-Enough for compact and for pretty-printed JSON; a model that likes blanks must go on after one.
+The library's own choice has fewer lengths; with these a mask inside a string that has a ``maxLength`` costs half.
 """
 
 MAX_MASK_THREADS = 8
@@ -45,8 +50,9 @@ _MAX_REASON_LENGTH = 300
 _DEFINITIONS = ("$defs", "definitions")
 
 _JSON_OPTIONS = {
-    "whitespace_pattern": WHITESPACE,
-    "whitespace_flexible": True,
+    # JSON in its shortest form: blanks cost tokens, and a weak model may write nothing else.
+    "whitespace_flexible": False,
+    "whitespace_pattern": None,
     "item_separator": ",",
     "key_separator": ":",
     # Read oneOf as anyOf: almost every schema means it so, and the exclusive form is rarely decidable.
@@ -69,7 +75,10 @@ class LLGuidanceEngine(GrammarEngine):
 
         try:
             tokenizer = llguidance.LLTokenizer(
-                _tokenizer_source(vocabulary), n_vocab=vocabulary.vocab_size, eos_token=list(vocabulary.eos_token_ids)
+                _tokenizer_source(vocabulary),
+                n_vocab=vocabulary.vocab_size,
+                eos_token=list(vocabulary.eos_token_ids),
+                slices=list(TOKEN_SLICES),
             )
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise StartupError(

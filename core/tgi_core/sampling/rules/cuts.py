@@ -52,10 +52,10 @@ class TypicalP(LogitsRule):
 
     def apply(self, scores_BV: Tensor, rows: RuleRows) -> Tensor:
         mass_B1 = rows.value("typical_p")
-        logprobs_BV = scores_BV.log_softmax(dim=-1)
+        logprobs_BV = scores_BV - scores_BV.amax(dim=-1, keepdim=True)
+        logprobs_BV = logprobs_BV - _sum(logprobs_BV.exp()).log()
         probs_BV = logprobs_BV.exp()
-        # A running sum and not sum(): torch may split a lone row over threads, which would change its last bits.
-        entropy_B1 = -torch.where(probs_BV > 0, probs_BV * logprobs_BV, 0.0).cumsum(dim=-1)[:, -1:]
+        entropy_B1 = -_sum(torch.where(probs_BV > 0, probs_BV * logprobs_BV, 0.0))
         order_BV = (logprobs_BV + entropy_B1).abs_().sort(dim=-1, stable=True).indices
         sorted_probs_BV = probs_BV.gather(1, order_BV)
         mass_before_BV = sorted_probs_BV.cumsum(dim=-1) - sorted_probs_BV
@@ -75,6 +75,11 @@ class TypicalP(LogitsRule):
             if mass >= context.params.typical_p:
                 break
         return result
+
+
+def _sum(x_BV: Tensor) -> Tensor:
+    """Each row's sum [B, 1]: a running one is precise, and in one order, where torch may split a lone row's sum."""
+    return x_BV.cumsum(dim=-1)[:, -1:]
 
 
 def _probabilities(scores: Sequence[float]) -> list[float]:

@@ -1,0 +1,1 @@
+"""What structured output costs the host: ``python -m bench.grammar``."""
