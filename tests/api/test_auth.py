@@ -11,6 +11,7 @@ from tests.support.api import Api, make_state, open_api
 from tgi_core.requests import TextTokenizer
 
 PROTECTED = ["/", "/generate", "/generate_stream", "/v1/chat/completions", "/v1/completions", "/tokenize"]
+NEWER_PROTECTED = ["/invocations", "/vertex", "/detokenize", "/v1/responses", "/v1/messages", "/v1/requests/x/cancel"]
 PUBLIC = [
     "/",
     "/health",
@@ -44,6 +45,11 @@ def test_without_the_key_401(locked: Api, path: str, authorization: str | None) 
     assert reply.status_code == 401
     assert reply.json()["error_type"] == "authentication"
     assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", NEWER_PROTECTED)
+def test_newer_routes_that_generate_or_know_the_tokenizer_want_the_key_too(locked: Api, path: str) -> None:
+    assert locked.http.post(path, json=BODY).status_code == 401
 
 
 def test_the_key_is_asked_for_before_the_body_is_read(locked: Api) -> None:

@@ -31,6 +31,8 @@ EXPECTED = {
     ("post", "/chat_tokenize"),
     ("get", "/"),
     ("get", "/health"),
+    ("get", "/health/live"),
+    ("get", "/health/ready"),
     ("get", "/ping"),
     ("get", "/info"),
     ("get", "/v1/models"),

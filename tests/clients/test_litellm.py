@@ -17,7 +17,8 @@ pytestmark = pytest.mark.clients
 def asked(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Any:
     # Without it the library fetches a price list when it is imported.
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    return {"model": "openai/demo", "api_base": f"{server.url}/v1", "api_key": "unused", "temperature": 0, "timeout": 60}
+    where = {"api_base": f"{server.url}/v1", "api_key": "unused", "timeout": 60}
+    return where | {"model": "openai/demo", "temperature": 0}
 
 
 def test_chat(asked: Any) -> None:

@@ -23,7 +23,13 @@ def make(server: ServerProcess, **settings: Any) -> Any:
     from llama_index.llms.openai_like import OpenAILike
 
     return OpenAILike(
-        model="demo", api_base=f"{server.url}/v1", api_key="unused", temperature=0, max_tokens=24, timeout=60, **settings
+        model="demo",
+        api_base=f"{server.url}/v1",
+        api_key="unused",
+        temperature=0,
+        max_tokens=24,
+        timeout=60,
+        **settings,
     )
 
 

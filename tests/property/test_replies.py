@@ -56,7 +56,9 @@ def written(events: list[Event]) -> str:
 @pytest.mark.parametrize("reply", REPLIES, ids=[f"{number}-{reply.family}" for number, reply in enumerate(REPLIES)])
 def test_nothing_is_lost_wherever_a_reply_ends(reply: Reply) -> None:
     """No format has Cyrillic letters, so all of them must be in what comes out."""
-    text = reply.text.replace("weather", "погода").replace("Köln", "Киев")
+    text = reply.text.replace("Köln", "Киев")
+    if reply.family != "harmony":  # there a name is part of a header, and one that is cut off says nothing
+        text = text.replace("weather", "погода")
     for word, russian in (("Gut.", "Хорошо."), ("Ich", "Я"), ("Er fragt", "Он"), ("Vier", "Четыре"), ("bald", "Да")):
         text = text.replace(word, russian)
     for end in range(len(text) + 1):

@@ -337,6 +337,17 @@ def events(text: str) -> list[Any]:
     return found
 
 
+def named_events(text: str) -> list[Any]:
+    """The data of a stream's events, each framed as ``event: <its type>`` and ``data: <its JSON>``."""
+    assert text.endswith("\n\n")
+    found = []
+    for block in text.removesuffix("\n\n").split("\n\n"):
+        name, data = block.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
+
+
 class LiveServer:
     """The application on a real socket, in a thread with its own event loop.
 

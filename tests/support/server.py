@@ -29,14 +29,16 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """``tgi-serve`` with the given flags on a free port; a context manager that leaves no process behind."""
+    """``program`` with the given flags on a free port; a context manager that leaves no process behind."""
 
-    def __init__(self, log: Path, *flags: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, log: Path, *flags: str, env: Mapping[str, str] | None = None, program: str = "tgi-serve"
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
         self._command = [
-            os.environ.get(COMMAND_VARIABLE) or str(Path(sys.executable).with_name("tgi-serve")),
+            os.environ.get(COMMAND_VARIABLE) or str(Path(sys.executable).with_name(program)),
             "--hostname",
             "127.0.0.1",
             "--port",

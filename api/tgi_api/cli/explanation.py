@@ -159,7 +159,9 @@ _UNSET: Mapping[str, str] = {
     "revision": "the repository's main branch",
     "huggingface_hub_cache": "the hub library's own",
     "tokenizer_config_path": "the model's own",
+    "max_batch_total_tokens": "as many as fit",
     "cpu_threads": "the backend's choice",
+    "compute_type": "1 and the device's name",
     "api_key": "none: anyone who reaches the port can use the server",
 }
 """What holds where an option of this name is not given."""
@@ -287,6 +289,10 @@ def _reasoning_parser(found: _Found) -> _Explained:
     return ", ".join(names) or "none", FROM_MODEL, "told from the chat template"
 
 
+def _served_model_name(found: _Found) -> _Explained:
+    return ", ".join(found.settings.served_model_name) or "none", found.source("served_model_name"), ""
+
+
 def _cors_allow_origin(found: _Found) -> _Explained:
     return ", ".join(found.settings.cors_allow_origin) or "any origin", found.source("cors_allow_origin"), ""
 
@@ -311,6 +317,7 @@ _SPECIAL: Mapping[str, Callable[[_Found], _Explained]] = {
     "chat_template": _chat_template,
     "tool_call_parser": _tool_call_parser,
     "reasoning_parser": _reasoning_parser,
+    "served_model_name": _served_model_name,
     "cors_allow_origin": _cors_allow_origin,
     "grammar_engine": _grammar_engine,
 }

@@ -14,8 +14,8 @@ import click
 @click.argument("words", nargs=-1)
 def _quantize(words: tuple[str, ...]) -> None:
     raise click.UsageError(
-        f"quantize {' '.join(words)} is not supported: models are not quantized here. Quantize the model with the library "
-        "of its format, or serve a GGUF file, whose weights are converted when it is loaded."
+        f"quantize {' '.join(words)} is not supported: models are not quantized here. Quantize the model with the "
+        "library of its format, or serve a GGUF file, whose weights are converted when it is loaded."
     )
 
 

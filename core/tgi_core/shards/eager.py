@@ -45,7 +45,7 @@ from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.batch import make_batch, sample_inputs
 from tgi_core.shards.binding import bind_attention
 from tgi_core.shards.graphs import DecodeGraphs
-from tgi_core.shards.memory import ACTIVATIONS, size_kv_cache
+from tgi_core.shards.memory import ACTIVATIONS, refuse_activations, size_kv_cache
 from tgi_core.shards.prompts import PIECE_ROWS, PromptScores, next_logprobs, score_prompts
 from tgi_core.shards.sampling import Sampler, StepTokens
 from tgi_core.shards.slots import SlotTable
@@ -205,7 +205,10 @@ class EagerShard(ModelShard):
                 ExitCode.BACKEND,
             )
         self._block_size = limits.block_size
-        activations_bytes = self._measure_activations(limits)
+        try:
+            activations_bytes = self._measure_activations(limits)
+        except torch.OutOfMemoryError as error:
+            raise refuse_activations(limits, self._weights_bytes) from error
         memory = [MemoryLine("weights", self._weights_bytes), MemoryLine(ACTIVATIONS, activations_bytes)]
         if self._records:
             memory.append(MemoryLine("graphs", self._measure_graphs(limits)))

@@ -37,6 +37,17 @@ def check_max_total_tokens(asked: int | None, model_max_tokens: int) -> None:
         )
 
 
+def refuse_activations(limits: ShardLimits, weights_bytes: int) -> StartupError:
+    """The refusal of a step that does not fit beside the weights, before there is any cache."""
+    return StartupError(
+        f"A step of {limits.max_step_tokens} tokens and {limits.max_slots} requests does not fit in memory beside "
+        f"{weights_bytes / 2**20:,.1f} MiB of weights.",
+        f"Lower --max-batch-prefill-tokens ({limits.max_step_tokens}) or --max-batch-size ({limits.max_slots}), or "
+        "choose a smaller model.",
+        ExitCode.MEMORY,
+    )
+
+
 def size_kv_cache(
     groups: list[KVGroup],
     limits: ShardLimits,

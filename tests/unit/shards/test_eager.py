@@ -371,3 +371,15 @@ def test_kv_cache_takes_its_share_of_free_memory(folder: Path) -> None:
     budget = shard.warm_up(limits)
     assert [group.blocks for group in budget.groups] == [50_000 // (2 * 16 * 2 * 2 * 8 * 4)]
     shard.close()
+
+
+def test_a_step_that_finds_no_memory_when_it_is_measured_is_refused_with_what_to_lower(folder: Path) -> None:
+    class Full(ReferenceKernels):
+        def activation_mul(self, x_T2F: torch.Tensor, activation: str) -> torch.Tensor:
+            raise torch.OutOfMemoryError("no memory")
+
+    with pytest.raises(StartupError, match="step of 64 tokens and 6 requests") as caught:
+        start_shard(folder, Full(), load_format="dummy")
+    assert caught.value.exit_code is ExitCode.MEMORY
+    assert "--max-batch-prefill-tokens (64)" in caught.value.fix
+    assert "--max-batch-size (6)" in caught.value.fix

@@ -11,6 +11,7 @@ START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _CONSTRAIN, _END, _RETURN, _CALL = "<|constrain|>", "<|end|>", "<|return|>", "<|call|>"
 HARMONY_TOKENS = frozenset((START, CHANNEL, MESSAGE, _CONSTRAIN, _END, _RETURN, _CALL))
 _HEADER_ENDS = Markers((MESSAGE,))
+_NOTHING = Markers(())
 _MESSAGE_ENDS = Markers((_END, _RETURN, _CALL, START, CHANNEL))
 _LONGEST_HEADER = 200
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
@@ -67,9 +68,10 @@ def _read_header(reader: ReplyReader) -> Reading[str]:
         except TruncatedError:
             # A header that was cut off says nothing; what is too long for one is text.
             reader.skip_rest()
-            header = reader.kept_text(start)
-            if len(header) > _LONGEST_HEADER:
+            header = ""
+            if len(reader.kept_text(start)) > _LONGEST_HEADER:
                 reader.rewind()
+                yield from reader.content_until(_NOTHING)
         reader.release()
         return header
     reader.rewind()
