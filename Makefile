@@ -67,6 +67,10 @@ test-oldest: .venv-oldest/.ready ## Run the tests of text, chat and models with 
 	.venv-oldest/bin/pip install --quiet -c .venv-oldest/constraints.txt --no-deps $(WITHOUT_DEPENDENCIES)
 	@touch $@
 
+.PHONY: test-schema
+test-schema: $(READY) ## Send many random requests made from the OpenAPI document
+	$(PYTEST) tests/api/test_schema.py
+
 .PHONY: lint
 lint: $(READY) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -73,8 +73,8 @@ def build_document(handlers: Sequence[HTTPRouteHandler], version: str) -> bytes:
     for handler, operation in zip(handlers, operations, strict=True):
         for path in sorted(handler.paths):
             for method in sorted(handler.http_methods):
-                name = "_".join(re.findall(r"\w+", f"{method.lower()} {path}"))
                 place = re.sub(r"\{(\w+):\w+\}", r"{\1}", path)
+                name = "_".join(re.findall(r"\w+", f"{method.lower()} {place}"))
                 paths.setdefault(place, {})[method.lower()] = {
                     "operationId": name,
                     **_describe(place, operation, schemas),

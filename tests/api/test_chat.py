@@ -142,12 +142,16 @@ def test_the_stop_may_be_kept(api: Api) -> None:
 
 
 def test_content_in_parts(api: Api) -> None:
-    parts = [
-        {"type": "text", "text": "see "},
-        {"type": "image_url", "image_url": {"url": "http://a/b.png", "detail": "low"}},
-    ]
+    parts = [{"type": "text", "text": "see "}, {"type": "text", "text": "this"}]
     chat(api, messages=[{"role": "user", "content": parts}])
-    assert prompt_of(api) == "<user>see ![](http://a/b.png)\n<assistant>"
+    assert prompt_of(api) == "<user>see this\n<assistant>"
+
+
+def test_images_are_refused(api: Api) -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://a/b.png", "detail": "low"}}
+    reply = chat(api, messages=[{"role": "user", "content": [{"type": "text", "text": "see"}, image]}])
+    assert reply.status_code == 422
+    assert "`messages[0].content[1]` is of type `image_url`" in error_message(reply)
 
 
 @pytest.mark.parametrize("content", [{}, {"content": None}])
@@ -224,7 +228,6 @@ def test_messages_that_are_refused(api: Api, messages: Any, field: str) -> None:
         {"top_logprobs": 1},
         {"best_of": 1, "n": 2},
         {"echo": True},
-        {"tools": [{"type": "function", "function": {"name": "f"}}]},
         {"presence_penalty": 2.5},
         {"logit_bias": {"5": 1e39}},
         {"logit_bias": [1.0]},

@@ -74,9 +74,9 @@ def test_vertex_predicts_in_order(api: Api) -> None:
     [
         ({}, "`instances`"),
         ({"instances": []}, "must not be empty"),
-        ({"instances": [{"inputs": "x"}, {"inputs": 3}]}, "$.instances[1]"),
+        ({"instances": [{"inputs": "x"}, {"inputs": 3}]}, "(in `instances[1]`)"),
         ({"instances": [{}]}, "`messages`"),
-        ({"instances": [3]}, "$.instances[0]"),
+        ({"instances": [3]}, "`instances[0]`"),
         ({"instances": [{"inputs": ""}]}, "must not be empty"),
         ({"instances": [{**CHAT, "stream": True}]}, "must not stream"),
         ({"instances": [{**CHAT, "n": 2}]}, "several choices"),

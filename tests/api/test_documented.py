@@ -14,9 +14,19 @@ from tests.support.api import Api
 from tgi_api.schemas.chat import ChatRequest
 from tgi_api.schemas.completions import CompletionRequest
 from tgi_api.schemas.generate import CompatGenerateRequest, GenerateParameters
+from tgi_api.schemas.messages import MessagesRequest
+from tgi_api.schemas.responses import ResponsesRequest
 from tgi_core import errors
 
 DOCS = Path(__file__).parents[2] / "docs"
+BODIES = [
+    CompatGenerateRequest,
+    GenerateParameters,
+    ChatRequest,
+    CompletionRequest,
+    ResponsesRequest,
+    MessagesRequest,
+]
 PAGE = (DOCS / "api.md").read_text()
 
 
@@ -39,7 +49,7 @@ def test_every_route(api: Api) -> None:
     assert len(paths) > 8
 
 
-@pytest.mark.parametrize("kind", [CompatGenerateRequest, GenerateParameters, ChatRequest, CompletionRequest])
+@pytest.mark.parametrize("kind", BODIES)
 def test_every_field_of_a_body(kind: type[msgspec.Struct]) -> None:
     fields = kind.__struct_encode_fields__
     assert [name for name in fields if f"`{name}`" not in PAGE] == []

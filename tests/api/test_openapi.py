@@ -14,7 +14,17 @@ from tgi_api.openapi import OPERATION, Operation
 from tgi_api.schemas.chat import ChatRequest
 from tgi_api.schemas.completions import CompletionRequest
 from tgi_api.schemas.generate import CompatGenerateRequest, GenerateParameters
+from tgi_api.schemas.messages import MessagesRequest
+from tgi_api.schemas.responses import ResponsesRequest
 
+BODIES = [
+    CompatGenerateRequest,
+    GenerateParameters,
+    ChatRequest,
+    CompletionRequest,
+    ResponsesRequest,
+    MessagesRequest,
+]
 EXPECTED = {
     ("post", "/"),
     ("post", "/generate"),
@@ -24,6 +34,11 @@ EXPECTED = {
     ("post", "/invocations"),
     ("post", "/vertex"),
     ("post", "/v1/embeddings"),
+    ("post", "/v1/responses"),
+    ("get", "/v1/responses/{response_id}"),
+    ("delete", "/v1/responses/{response_id}"),
+    ("post", "/v1/messages"),
+    ("post", "/v1/messages/count_tokens"),
     ("post", "/v1/requests/{request_id}/cancel"),
     ("get", "/v1/models/{model}"),
     ("post", "/tokenize"),
@@ -61,7 +76,7 @@ def test_every_reference_leads_somewhere(document: Any) -> None:
     assert names == set(document["components"]["schemas"])
 
 
-@pytest.mark.parametrize("kind", [CompatGenerateRequest, GenerateParameters, ChatRequest, CompletionRequest])
+@pytest.mark.parametrize("kind", BODIES)
 def test_every_field_of_a_body_is_there(document: Any, kind: type[msgspec.Struct]) -> None:
     assert set(document["components"]["schemas"][kind.__name__]["properties"]) == set(kind.__struct_fields__)
 
@@ -70,9 +85,17 @@ def test_every_struct_of_the_routes_is_there_with_all_its_fields(document: Any) 
     schemas = document["components"]["schemas"]
     for handler in HANDLERS:
         operation: Operation = handler.opt[OPERATION]
-        for kind in (operation.body, operation.reply, operation.event):
+        for kind in operation_types(operation):
             if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
                 assert set(kind.__struct_encode_fields__) <= set(schemas[kind.__name__]["properties"])
+
+
+def operation_types(operation: Operation) -> list[Any]:
+    """The types of bodies, replies and events."""
+    kinds: list[Any] = []
+    for kind in (operation.body, operation.reply, operation.event):
+        kinds += kind if isinstance(kind, tuple) else [kind]
+    return kinds
 
 
 def test_bounds_of_zero_are_kept(document: Any) -> None:
@@ -84,18 +107,27 @@ def test_bounds_of_zero_are_kept(document: Any) -> None:
 
 
 def test_streams_and_errors_are_described(document: Any) -> None:
-    for path in ("/", "/generate_stream", "/v1/chat/completions", "/v1/completions"):
+    forms = {
+        "/": "ErrorResponse",
+        "/generate_stream": "ErrorResponse",
+        "/invocations": "ErrorResponse",
+        "/v1/chat/completions": "OpenAIError",
+        "/v1/completions": "OpenAIError",
+        "/v1/responses": "OpenAIError",
+        "/v1/messages": "AnthropicError",
+    }
+    for path, schema in forms.items():
         responses = document["paths"][path]["post"]["responses"]
         assert "text/event-stream" in responses["200"]["content"]
-        assert {"400", "401", "413", "415", "422", "424", "429", "500", "503"} <= set(responses)
-        schema = "OpenAIError" if path.startswith("/v1/") else "ErrorResponse"
+        assert {"400", "401", "413", "415", "422", "424", "429", "499", "500", "503"} <= set(responses)
         assert responses["422"]["content"]["application/json"]["schema"]["$ref"].endswith(f"/{schema}")
 
 
 def test_the_key_is_asked_for_on_protected_routes_only(document: Any) -> None:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            assert ("security" in operation) == (method == "post" and path != "/chat_tokenize")
+            is_protected = method in ("post", "delete") or path.startswith("/v1/responses")
+            assert ("security" in operation) == (is_protected and path != "/chat_tokenize")
 
 
 def test_operation_ids_are_unique(document: Any) -> None:

@@ -60,11 +60,11 @@ def test_tools(client: InferenceClient) -> None:
 
 def test_async(server: ServerProcess) -> None:
     async def ask() -> tuple[str, str]:
-        client = AsyncInferenceClient(model=server.url, timeout=60)
-        plain = await client.chat_completion(MESSAGES, max_tokens=16, temperature=0)
-        stream = await client.chat_completion(MESSAGES, max_tokens=16, temperature=0, stream=True)
-        pieces = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
-        return plain.choices[0].message.content or "", "".join(pieces)
+        async with AsyncInferenceClient(model=server.url, timeout=60) as client:
+            plain = await client.chat_completion(MESSAGES, max_tokens=16, temperature=0)
+            stream = await client.chat_completion(MESSAGES, max_tokens=16, temperature=0, stream=True)
+            pieces = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+            return plain.choices[0].message.content or "", "".join(pieces)
 
     plain, streamed = asyncio.run(ask())
     assert AUTHOR in plain

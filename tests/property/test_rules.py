@@ -48,6 +48,8 @@ def active_params(draw: st.DrawFn, vocab_size: int) -> SamplingParams:
         presence_penalty=draw(penalties),
         relative_frequency_penalty=draw(penalties),
         logit_bias=draw(st.dictionaries(ids, st.floats(-100, 100, width=32), max_size=5)),
+        allowed_token_ids=tuple(draw(st.lists(ids, max_size=4, unique=True))),
+        bad_words=tuple(draw(st.lists(st.lists(ids, min_size=1, max_size=3).map(tuple), max_size=4))),
         min_tokens=draw(st.integers(0, 6)),
         watermark_gamma=draw(st.floats(0, 1)),
         watermark_delta=draw(st.sampled_from([0.0, 2.0, -3.5])),
@@ -143,7 +145,13 @@ def has_near_ties(scores: list[float]) -> bool:
 @given(case=cases())
 @settings(max_examples=12, deadline=None)
 def test_neutral_parameters_change_no_bit(rule: LogitsRule, case: Case) -> None:
-    neutral = replace(case.rows[0].params, **{p.name: p.neutral for p in rule.parameters}, logit_bias={})
+    neutral = replace(
+        case.rows[0].params,
+        **{p.name: p.neutral for p in rule.parameters},
+        logit_bias={},
+        allowed_token_ids=(),
+        bad_words=(),
+    )
     rows = [case.rows[0]._replace(params=neutral), *case.rows[1:]]
     zeros_BV = torch.where(case.logits_BV.abs() < 1, case.logits_BV * -0.0, case.logits_BV)
     for logits_BV in (case.logits_BV, zeros_BV):

@@ -47,7 +47,14 @@ def make_inputs(
     slots = SlotTable(rule_set, 2 * count, logits_BV.shape[-1], eos_ids_E)
     place = [2 * count - 1 - 2 * index for index in range(count)]
     left = SamplingParams(
-        do_sample=True, logit_bias={1: 9.0, 0: -9.0}, repetition_penalty=3.0, watermark_delta=1.0, seed=1, choice=1
+        do_sample=True,
+        logit_bias={1: 9.0, 0: -9.0},
+        allowed_token_ids=(0, 1),
+        bad_words=((1,), (0, 1)),
+        repetition_penalty=3.0,
+        watermark_delta=1.0,
+        seed=1,
+        choice=1,
     )
     stale = [NewSlot(slot, [1] * (longest + 3), 1, left) for slot in place]
     new = [

@@ -48,6 +48,7 @@ def start_shard(
     max_step_tokens: int = 64,
     max_total_tokens: int | None = 128,
     max_slots: int = 6,
+    kv_cache_tokens: int | None = None,
     threads: int = 1,
     eos_token_ids: tuple[int, ...] = (),
 ) -> tuple[EagerShard, KVBudget]:
@@ -64,6 +65,7 @@ def start_shard(
         block_size=16,
         max_total_tokens=max_total_tokens,
         kv_cache_bytes=64 << 20,
+        kv_cache_tokens=kv_cache_tokens,
     )
     return shard, shard.warm_up(limits)
 

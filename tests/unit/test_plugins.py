@@ -158,3 +158,35 @@ def test_two_rules_of_one_name_are_refused(site: Path, name: str, parameter: str
     write_distribution(site, "twice", f"{name}_{parameter}_plugin", rule_source(name, parameter))
     with pytest.raises(StartupError, match="min_p"):
         Plugins.discover().logits_rules()
+
+
+def parser_source(name: str) -> str:
+    return dedent(f'''
+        from tgi_core.hookspecs import hookimpl
+        from tgi_core.requests.reasoning import TaggedReasoningParser
+        from tgi_core.requests.tools import MarkedToolParser, read_json_calls
+
+        @hookimpl
+        def tgi_tool_parsers():
+            return [MarkedToolParser("{name}", read_json_calls, markers={{"<x>": ""}})]
+
+        @hookimpl
+        def tgi_reasoning_parsers():
+            return [TaggedReasoningParser("{name}", "<x>", "</x>")]
+    ''')
+
+
+def test_plugins_parsers_are_asked_after_those_that_ship(site: Path) -> None:
+    write_distribution(site, "a-parser", "a_parser_plugin", parser_source("mine"))
+    plugins = Plugins.discover()
+    assert [parser.name for parser in plugins.tool_parsers()][-2:] == ["json", "mine"]
+    assert [parser.name for parser in plugins.reasoning_parsers()][-1] == "mine"
+    assert plugins.choose_tool_parser("mine").name == plugins.choose_reasoning_parser("mine").name == "mine"
+
+
+def test_two_parsers_of_one_name_are_refused(site: Path) -> None:
+    write_distribution(site, "p-one", "p_one_plugin", parser_source("mine"))
+    write_distribution(site, "p-two", "p_two_plugin", parser_source("mine"))
+    for offered in (Plugins.discover().tool_parsers, Plugins.discover().reasoning_parsers):
+        with pytest.raises(StartupError, match="`mine`"):
+            offered()

@@ -120,12 +120,14 @@ class Inspection:
     def _describe_weights(self) -> str:
         """Read the headers of what is there."""
         from tgi_core.weights.checkpoint import Checkpoint
+        from tgi_core.weights.pickled import find_pickled
+        from tgi_core.weights.serving import has_safetensors
 
         settings, model_dir = self.settings, self._folder.path
         if settings.load_format == "dummy":
             return "random, made on the device"
         given = settings.weights_cache_override or Path(settings.model_id or "").expanduser()
-        if given != model_dir and not any(model_dir.glob("*.safetensors")):
+        if not has_safetensors(model_dir) and (given != model_dir or find_pickled(model_dir)):
             return "downloaded or converted at start"
         checkpoint = Checkpoint.open(model_dir)
         return f"{size_text(checkpoint.total_bytes)} in {len(checkpoint.names)} tensors"

@@ -9,9 +9,17 @@ from tgi_api.cli.display import Display
 
 
 def find_model(
-    model_id: str, revision: str | None, hub_cache_dir: Path | None, display: Display, *, weights: bool = True
+    model_id: str,
+    revision: str | None,
+    hub_cache_dir: Path | None,
+    display: Display,
+    *,
+    weights: bool = True,
+    weights_dir: Path | None = None,
 ) -> Path:
     """The local folder of the model, downloaded or converted where needed; without ``weights`` it may lack them.
+
+    ``weights_dir`` is a folder whose weights replace the model's.
 
     Raises:
         StartupError: it cannot be had; the message says why and what to do.
@@ -22,5 +30,10 @@ def find_model(
     from tgi_core.weights.resolve import resolve_model
 
     return resolve_model(
-        model_id, revision=revision, hub_cache_dir=hub_cache_dir, progress=display.progress, weights=weights
+        model_id,
+        revision=revision,
+        hub_cache_dir=hub_cache_dir,
+        progress=display.progress,
+        weights=weights,
+        weights_dir=weights_dir,
     )

@@ -101,10 +101,12 @@ def find_served_model(settings: ServeSettings, display: Display, *, weights: boo
     Raises:
         StartupError: it cannot be had.
     """
-    if settings.weights_cache_override is not None:
-        return find_model(str(settings.weights_cache_override), None, None, display, weights=weights)
-    hub_cache_dir = settings.huggingface_hub_cache
-    return find_model(settings.model_id or "", settings.revision, hub_cache_dir, display, weights=weights)
+    override, hub_cache_dir = settings.weights_cache_override, settings.huggingface_hub_cache
+    if override is not None and (settings.model_id is None or (override / "config.json").exists()):
+        return find_model(str(override), None, None, display, weights=weights)
+    return find_model(
+        settings.model_id or "", settings.revision, hub_cache_dir, display, weights=weights, weights_dir=override
+    )
 
 
 def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from litestar import HttpMethod, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
@@ -98,16 +97,13 @@ def _is_given(value: Raw | UnsetType) -> bool:
 
 
 async def _prepare(call: Call, server: AppState, index: int, content: Raw) -> Prompt | Conversation:
-    place = f"$.instances[{index}]"
     try:
-        keys = msgspec.json.decode(content, type=InvocationKeys)
+        keys = decode_body(bytes(content), InvocationKeys)
         if _is_given(keys.inputs):
-            return await prepare_generate(
-                call, server, msgspec.json.decode(content, type=GenerateRequest), stream=False
-            )
-        body = msgspec.json.decode(content, type=ChatRequest)
-    except msgspec.ValidationError as error:
-        raise BodyTypeError(f"{error} (in `{place}`)") from None
+            return await prepare_generate(call, server, decode_body(bytes(content), GenerateRequest), stream=False)
+        body = decode_body(bytes(content), ChatRequest)
+    except BodyTypeError as error:
+        raise BodyTypeError(f"{error.detail} (in `instances[{index}]`)") from None
     if body.stream or (body.n or 1) > 1:
         raise ValidationError(f"`instances[{index}]` must not stream or have several choices: it becomes one text")
     return await prepare_conversation(call, server, body)

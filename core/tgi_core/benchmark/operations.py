@@ -14,7 +14,7 @@ from tgi_core.benchmark.timing import Launch
 from tgi_core.contract import AttentionBatch, HeadNorms, Kernels, SampleInputs
 from tgi_core.models.decoder import attention_specs
 from tgi_core.models.rotary import rotary_table
-from tgi_core.models.spec import ArchitectureSpec
+from tgi_core.models.spec import ArchitectureSpec, Block, QKNorm
 from tgi_core.sampling.params import Tier
 
 
@@ -88,7 +88,7 @@ class StepOperations:
         spec = self._spec
         hidden, layers = spec.hidden_size, len(spec.layers)
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        yield self._rms_norm(tokens, launches=1 + (2 * layers if spec.sandwich_norms else 0))
+        yield self._rms_norm(tokens, launches=1 + (2 * layers if spec.block is Block.SANDWICH else 0))
         yield self._add_rms_norm(tokens, launches=2 * layers)
         yield self._linear("qkv", tokens, hidden, q_size + 2 * kv_size, bias=spec.qkv_bias, launches=layers)
         yield self._rope_write_kv(tokens, launches=layers)
@@ -157,13 +157,13 @@ class StepOperations:
                 cache_NP2KD,
                 slot_mapping_T[:tokens].contiguous(),
             )
-            if not spec.qk_norm:
+            if spec.qk_norm is not QKNorm.HEAD:
                 return partial(self._attention_kernels[0].rope_write_kv, *arguments)
             q_norm_D, k_norm_D = self._random(spec.head_dim), self._random(spec.head_dim)
             norms = HeadNorms(q_norm_D, k_norm_D, spec.norm_eps, spec.norm_offset)
             return partial(self._attention_kernels[0].norm_rope_write_kv, *arguments, norms=norms)
 
-        name = "norm_rope_write_kv" if spec.qk_norm else "rope_write_kv"
+        name = "norm_rope_write_kv" if spec.qk_norm is QKNorm.HEAD else "rope_write_kv"
         operation = self._operation(name, Kind.OTHER, make, launches=launches, items=2 * tokens * size)
         # cos and sin are float32, an entry of the slot mapping is int64.
         return operation._replace(moved_bytes=operation.moved_bytes + tokens * (4 * 2 * half + 8))

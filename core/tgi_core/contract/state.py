@@ -2,7 +2,8 @@
 
 Shape letters, used all over the kernels: S slots, T tokens of a step, B rows of a step, R some of them, V vocabulary,
 H query heads, K key/value heads, D head size, N blocks of a group, P tokens a block holds, M blocks a slot may have. In
-the tables of sampling P counts parameters of rules and X entries of a logit bias.
+the tables of sampling P counts parameters of rules, X entries of a logit bias or allowed tokens, W sequences of tokens
+that are forbidden and L their tokens.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ class DeviceState(NamedTuple):
         rule_values_SP: float32, the parameters of the logits rules, one column each.
         bias_ids_SX, bias_values_SX: int32 and float32, the logit bias as a sparse table; unused entries hold token 0
             and -0.0.
+        allowed_ids_SX: int32, the only tokens that may be chosen; -1 in unused entries, everywhere when all may be.
+        bad_words_SWL: int32, sequences of tokens that the output must not have, each at the end of its row; -1 in
+            unused entries.
         block_tables: one int32 [S, M] a KV group.
         kv: one cache a layer, [N, P, 2, K, D]; index 0 of the third axis holds keys, 1 values.
     """
@@ -48,5 +52,7 @@ class DeviceState(NamedTuple):
     rule_values_SP: Tensor
     bias_ids_SX: Tensor
     bias_values_SX: Tensor
+    allowed_ids_SX: Tensor
+    bad_words_SWL: Tensor
     block_tables: tuple[Tensor, ...]
     kv: tuple[Tensor, ...]

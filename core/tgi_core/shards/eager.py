@@ -373,7 +373,7 @@ class EagerShard(ModelShard):
             KVView(batch.slot_mapping_T, kernels.prepare_attention(batch, spec))
             for batch, kernels, spec in zip(batches, self._attention_kernels, attention_specs(self._model), strict=True)
         ]
-        return decoder.hidden(ids_T, rotaries, views, state.kv)
+        return decoder.hidden(ids_T, positions_T, rotaries, views, state.kv)
 
     def _decode_hidden(self, slots_B: Tensor) -> Tensor:
         """Hidden states of each slot's last token, out of the tables; see ``shards.graphs.DecodeHidden``."""

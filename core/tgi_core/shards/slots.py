@@ -25,6 +25,7 @@ class SlotSampling(NamedTuple):
         is_whole: its rows are among ``SampleInputs.whole_rows_R``.
         cuts_top: top-k or top-p cuts its rows' distribution.
         biases: its logit bias, (token, bias) for tokens that the vocabulary has.
+        allowed, bad_words: the only tokens, and the sequences of tokens to avoid, that the vocabulary has.
         top_n, raw_logprobs: as in SamplingParams.
     """
 
@@ -33,6 +34,8 @@ class SlotSampling(NamedTuple):
     is_whole: bool = False
     cuts_top: bool = False
     biases: tuple[tuple[int, float], ...] = ()
+    allowed: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
     top_n: int = 0
     raw_logprobs: bool = False
 
@@ -56,7 +59,7 @@ class SlotTable:
     Args:
         rules: the shard's rules.
         max_slots: how many slots there are.
-        vocab_size: width of the logits; biases of tokens beyond it are dropped.
+        vocab_size: width of the logits; what a request says about tokens beyond it is dropped.
         eos_ids_E: int64 on the device, the model's end-of-sequence ids within the vocabulary.
     """
 
@@ -80,6 +83,10 @@ class SlotTable:
             is_whole=is_cut or params.top_n > 0 or params.raw_logprobs,
             cuts_top=params.do_sample and (params.top_k > 0 or params.top_p < 1.0),
             biases=tuple(pair for pair in params.logit_bias.items() if 0 <= pair[0] < self._vocab_size),
+            allowed=tuple(token for token in params.allowed_token_ids if 0 <= token < self._vocab_size),
+            bad_words=tuple(
+                word for word in params.bad_words if word and min(word) >= 0 and max(word) < self._vocab_size
+            ),
             top_n=params.top_n,
             raw_logprobs=params.raw_logprobs,
         )
@@ -115,6 +122,8 @@ class SlotTable:
         for row in rows:
             active |= row.active_rules
         num_biases = max(len(row.biases) for row in rows)
+        num_allowed = max(len(row.allowed) for row in rows)
+        num_words = max(len(row.bad_words) for row in rows)
         whole = self.whole_rows(slots)
         report_raw = self.report_raw(slots)
         return inputs._replace(
@@ -131,6 +140,8 @@ class SlotTable:
                 columns=self.rules.columns,
                 bias_ids_BX=state.bias_ids_SX[:, :num_biases].index_select(0, slots_B).long(),
                 bias_values_BX=state.bias_values_SX[:, :num_biases].index_select(0, slots_B),
+                allowed_ids_BX=state.allowed_ids_SX[:, :num_allowed].index_select(0, slots_B).long(),
+                bad_words_BWL=state.bad_words_SWL[:, :num_words].index_select(0, slots_B).long(),
                 eos_ids_E=self._eos_ids_E,
             ),
             whole_rows_R=upload(torch.tensor(whole), slots_B.device) if whole else None,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tgi_core.contract import AppendedBlocks, DeviceState, NewSlot, StepPlan
 from tgi_core.contract.kernels import Kernels
-from tgi_core.sampling.params import MAX_LOGIT_BIASES
+from tgi_core.sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGIT_BIASES
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.transfer import upload
@@ -19,6 +19,8 @@ _LARGEST_TEMPERATURE = 1e30
 
 _NO_BIAS = -0.0
 """The one number that changes no bit of whatever it is added to."""
+
+_NO_TOKEN = -1
 
 
 def make_state(
@@ -51,6 +53,10 @@ def make_state(
         rule_values_SP=torch.tensor([rules.neutral], device=device).repeat(rows, 1),
         bias_ids_SX=torch.zeros((rows, MAX_LOGIT_BIASES), dtype=torch.int32, device=device),
         bias_values_SX=torch.full((rows, MAX_LOGIT_BIASES), _NO_BIAS, device=device),
+        allowed_ids_SX=torch.full((rows, MAX_LOGIT_BIASES), _NO_TOKEN, dtype=torch.int32, device=device),
+        bad_words_SWL=torch.full(
+            (rows, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), _NO_TOKEN, dtype=torch.int32, device=device
+        ),
         block_tables=tuple(
             torch.zeros((rows, blocks_per_slot), dtype=torch.int32, device=device) for _ in range(num_groups)
         ),
@@ -72,7 +78,7 @@ def apply_plan(
 
 def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable) -> None:
     device = state.tokens_SL.device
-    stale_biases = [new.slot for new in new_slots if slots[new.slot].biases]
+    stale = {new.slot: slots[new.slot] for new in new_slots}
     for new in new_slots:
         slots.enter(new)
         tokens = torch.tensor(new.token_ids, dtype=torch.int32)
@@ -110,9 +116,31 @@ def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable)
     state.temperature_S[slots_R] = numbers_RF[:, 0]
     state.top_p_S[slots_R] = numbers_RF[:, 1]
     state.rule_values_SP[slots_R] = numbers_RF[:, 2:]
-    biased = {*stale_biases, *(new.slot for new in new_slots if slots[new.slot].biases)}
-    if biased:
-        _set_biases(sorted(biased), state, slots)
+    # The sparse tables are wide and hardly ever used: only rows that are, or were, in use are written.
+    if biased := [slot for slot, old in stale.items() if old.biases or slots[slot].biases]:
+        _set_biases(biased, state, slots)
+    if limited := [slot for slot, old in stale.items() if old.allowed or slots[slot].allowed]:
+        _set_allowed(limited, state, slots)
+    if wordy := [slot for slot, old in stale.items() if old.bad_words or slots[slot].bad_words]:
+        _set_bad_words(wordy, state, slots)
+
+
+def _set_allowed(limited: list[int], state: DeviceState, slots: SlotTable) -> None:
+    device = state.tokens_SL.device
+    ids_RX = torch.full((len(limited), MAX_LOGIT_BIASES), _NO_TOKEN, dtype=torch.int32)
+    for row, slot in enumerate(limited):
+        allowed = slots[slot].allowed[:MAX_LOGIT_BIASES]
+        ids_RX[row, : len(allowed)] = torch.tensor(allowed, dtype=torch.int32)
+    state.allowed_ids_SX[upload(torch.tensor(limited), device)] = upload(ids_RX, device)
+
+
+def _set_bad_words(wordy: list[int], state: DeviceState, slots: SlotTable) -> None:
+    device = state.tokens_SL.device
+    words_RWL = torch.full((len(wordy), MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), _NO_TOKEN, dtype=torch.int32)
+    for row, slot in enumerate(wordy):
+        for index, word in enumerate(slots[slot].bad_words[:MAX_BAD_WORDS]):
+            words_RWL[row, index, -len(word) :] = torch.tensor(word, dtype=torch.int32)
+    state.bad_words_SWL[upload(torch.tensor(wordy), device)] = upload(words_RWL, device)
 
 
 def _set_biases(biased: list[int], state: DeviceState, slots: SlotTable) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from tgi_core.benchmark.figures import Ceilings, Kind, kernel_figure, step_figure
 from tgi_core.benchmark.operations import Operation, StepOperations, visible_keys, visible_pairs
-from tgi_core.models.spec import ArchitectureSpec, LayerSpec, RopeSpec
+from tgi_core.models.spec import ArchitectureSpec, Block, LayerSpec, QKNorm, RopeSpec
 from tgi_core.reference import ReferenceKernels
 from tgi_core.shards.binding import bind_attention
 
@@ -66,13 +66,13 @@ def test_how_often_a_step_runs_each_operation() -> None:
     assert launches["add_rms_norm"] == 2 * 3
     assert (launches["attention"], launches["attention, window 6"]) == (1, 2)
     assert (launches["head"], launches["sample, greedy"], launches["sample, top-k and top-p"]) == (1, 1, 0)
-    assert by_name(make(replace(SPEC, sandwich_norms=True)), 1, 1)["rms_norm"].launches == 1 + 2 * 3
+    assert by_name(make(replace(SPEC, block=Block.SANDWICH)), 1, 1)["rms_norm"].launches == 1 + 2 * 3
 
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_operation_runs(dtype: torch.dtype, biased: bool) -> None:
-    spec = replace(SPEC, qk_norm=biased, qkv_bias=biased, o_bias=biased, mlp_bias=biased)
+    spec = replace(SPEC, qk_norm=QKNorm.HEAD if biased else None, qkv_bias=biased, o_bias=biased, mlp_bias=biased)
     operations = make(spec, dtype)
     steps = [*operations.decode(3, 10), *operations.prefill(9)]
     assert len(steps) == 12 + 9

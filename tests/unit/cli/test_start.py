@@ -88,6 +88,13 @@ def test_all_refusals_are_told_at_once_each_with_its_fix() -> None:
     assert "s3cret" not in run.stdout + run.stderr
 
 
+def test_unknown_parsers_name_those_there_are() -> None:
+    run = tgi_serve("--model-id", "m", "--tool-call-parser", "xml", "--reasoning-parser", "muse", "--backend", "null")
+    text = refused(run, ExitCode.USAGE)
+    assert "no tool call parser `xml`; installed are: command_r, deepseek_v3" in text
+    assert "no reasoning parser `muse`; installed are: command, deepseek_r1" in text
+
+
 def test_in_json_every_line_of_output_is_a_log_line() -> None:
     run = tgi_serve("--json-output", "--env", "--backend", "abacus", "--model-id", "m", NGROK="true")
     assert run.returncode == ExitCode.BACKEND

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tgi_core.errors import TemplateError
+from tgi_core.errors import TemplateError, ValidationError
 from tgi_core.requests import ChatTemplate
 
 CHATML = """\
@@ -53,6 +53,11 @@ def test_special_tokens_and_further_variables() -> None:
 
 def test_further_variables_do_not_replace_the_messages() -> None:
     assert render("{{ messages | length }}", template_kwargs={"messages": []}) == "1"
+
+
+def test_whether_a_template_tells_of_tools() -> None:
+    assert ChatTemplate("{% for tool in tools %}{{ tool.name }}{% endfor %}", {}).uses_tools
+    assert not ChatTemplate("{% set tools = 1 %}{{ tools }}{# tools #}", {}).uses_tools
 
 
 def test_no_tools_are_none() -> None:
@@ -128,6 +133,11 @@ class TestContinueFinalMessage:
         messages = [{"role": "user", "content": "Yes"}, {"role": "assistant", "content": "Yes"}]
         assert render(CHATML, messages).endswith("<|assistant|>Yes")
 
+    def test_an_answer_with_calls_is_not_continued(self) -> None:
+        call = {"function": {"name": "f", "arguments": "{}"}}
+        messages = [HI, {"role": "assistant", "content": "Once", "tool_calls": [call]}]
+        assert render("{{ add_generation_prompt }}", messages) == "True"
+
     def test_it_can_be_switched_off(self) -> None:
         messages = [HI, {"role": "assistant", "content": "Once"}]
         assert render(CHATML, messages, continue_final_message=False).endswith("Once</s>\n<|assistant|>")
@@ -147,17 +157,15 @@ class TestContinueFinalMessage:
 
 class TestMessages:
     def test_parts_are_joined(self) -> None:
-        parts = [
-            {"type": "text", "text": "See "},
-            {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
-            {"type": "text", "text": "!"},
-        ]
-        assert "|>See ![](http://x/y.png)!</s>" in render(CHATML, [{"role": "user", "content": parts}])
+        parts = [{"type": "text", "text": "See "}, {"type": "text", "text": "this!"}]
+        assert "|>See this!</s>" in render(CHATML, [{"role": "user", "content": parts}])
 
-    @pytest.mark.parametrize("part", [{"type": "input_audio"}, {"type": "image_url", "image_url": "x"}, "text"])
+    @pytest.mark.parametrize(
+        "part", [{"type": "input_audio"}, {"type": "image_url", "image_url": {"url": "http://x/y.png"}}, "text"]
+    )
     def test_other_parts_are_refused(self, part: Any) -> None:
-        with pytest.raises(TemplateError):
-            render(CHATML, [{"role": "user", "content": [part]}])
+        with pytest.raises(ValidationError, match=r"messages\[1\].content\[0\]"):
+            render(CHATML, [HI, {"role": "user", "content": [part]}])
 
     def test_calls_come_as_structures(self) -> None:
         source = "{{ messages[0].tool_calls[0].function.arguments.city }}[{{ messages[0].content }}]"
@@ -165,6 +173,25 @@ class TestMessages:
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         assert render(source, [message]) == "Köln[]"
         assert call["function"]["arguments"] == '{"city": "Köln"}'  # type: ignore[index]
+
+    def test_tgi_calls_arguments_parameters(self) -> None:
+        call = {"function": {"name": "weather", "parameters": {"city": "Rome"}}}
+        source = "{{ messages[0].tool_calls[0].function.arguments.city }}"
+        assert render(source, [{"role": "assistant", "tool_calls": [call]}]) == "Rome"
+
+    def test_calls_become_text_where_a_template_has_no_word_of_them(self) -> None:
+        call = {"id": "0", "function": {"name": "weather", "arguments": '{"city": "Köln"}'}}
+        rendered = render(CHATML, [{"role": "assistant", "content": "I look.", "tool_calls": [call]}])
+        assert 'I look.\n\n{"name": "weather", "arguments": {"city": "Köln"}}</s>' in rendered
+
+    def test_the_developer_is_the_system_where_a_template_does_not_know_them(self) -> None:
+        messages = [{"role": "developer", "content": "Be brief."}]
+        assert render("{{ messages[0].role }}", messages) == "system"
+        assert render("{{ messages[0].role }}{# developer #}", messages) == "developer"
+
+    def test_everything_else_stays(self) -> None:
+        message = {"role": "tool", "content": "20", "name": "weather", "tool_call_id": "1", "thinking": "hm"}
+        assert render("{{ messages[0].items() | list | length }}{{ messages[0].thinking }}", [message]) == "5hm"
 
     def test_arguments_that_are_no_json_stay_text(self) -> None:
         call = {"function": {"name": "weather", "arguments": "{oops"}}

@@ -379,10 +379,7 @@ def test_generate_keeps_the_stop_and_looks_at_the_length_first() -> None:
 
 
 def test_what_this_version_cannot_do_is_refused() -> None:
-    tools = [{"type": "function"}]
     assert message_of(generate, adapter_id="a") == "`adapter_id` is not supported yet"
-    assert message_of(openai, tools=tools) == "`tools` is not supported yet"
-    assert message_of(openai, tools=tools, tool_choice="required") == "`tools` is not supported yet"
 
 
 def test_neutral_values_are_taken() -> None:

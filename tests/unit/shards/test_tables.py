@@ -91,6 +91,18 @@ def test_the_longest_logit_bias() -> None:
     assert tables.state.bias_values_SX[0].tolist() == list(bias.values())
 
 
+def test_allowed_tokens_and_bad_words_leave_with_their_request() -> None:
+    tables = Tables()
+    state = tables.state
+    params = SamplingParams(allowed_token_ids=(5, 0, 100, -1), bad_words=((7, 8, 9), (3,), (4, 100), ()))
+    tables.apply(new_slots=[NewSlot(1, [4], 1, params)])
+    assert state.allowed_ids_SX[1, :3].tolist() == [5, 0, -1]
+    assert state.bad_words_SWL[1, :3, -4:].tolist() == [[-1, 7, 8, 9], [-1, -1, -1, 3], [-1, -1, -1, -1]]
+    tables.apply(new_slots=[NewSlot(1, [4], 1, SamplingParams()), NewSlot(0, [4], 1, SamplingParams())])
+    assert (state.allowed_ids_SX == -1).all()
+    assert (state.bad_words_SWL == -1).all()
+
+
 def test_extreme_parameters_stay_within_float32() -> None:
     tables = Tables()
     tables.apply(new_slots=[NewSlot(0, [4], 1, SamplingParams(frequency_penalty=1e300, watermark_delta=-1e38))])

@@ -37,15 +37,15 @@ class TaggedReasoningParser(ReasoningParser):
         return any(hint in template for hint in self._hints)
 
     def open_end(self, prompt: str) -> str | None:
-        return self._closing if prompt.rstrip().endswith(self._opening) else None
+        end = prompt.rstrip()
+        is_open = end.endswith(self._opening) or (self._is_assumed and not end.endswith(self._closing))
+        return self._closing if is_open else None
 
     def read(self, reader: ReplyReader, context: ReplyContext) -> Reading[None]:
         """Read the reasoning, if the reply begins with it."""
-        is_closed = context.prompt.rstrip().endswith(self._closing)
-        is_open = self.open_end(context.prompt) is not None or (self._is_assumed and not is_closed)
         reader.keep()
         yield from reader.skip_space()
-        if not (yield from reader.accept(self._opening)) and not is_open:
+        if not (yield from reader.accept(self._opening)) and self.open_end(context.prompt) is None:
             reader.rewind()
             return
         reader.release()

@@ -1,6 +1,8 @@
 """Replies taken apart as they arrive: one incremental engine under all parsers of reasoning and of calls."""
 
 from tgi_core.requests.replies.events import Arguments, CallBegun, CallEnded, Content, Event, Reasoning, merge
+from tgi_core.requests.replies.json_text import read_string, read_value
+from tgi_core.requests.replies.markers import Markers
 from tgi_core.requests.replies.parser import (
     ParsedCall,
     ParsedReply,
@@ -10,7 +12,7 @@ from tgi_core.requests.replies.parser import (
     collect_reply,
     parse_reply,
 )
-from tgi_core.requests.replies.reader import MalformedError, Markers, Reading, ReplyReader, TruncatedError
+from tgi_core.requests.replies.reader import MalformedError, Reading, ReplyReader, TruncatedError
 
 __all__ = [
     "Arguments",
@@ -32,4 +34,6 @@ __all__ = [
     "collect_reply",
     "merge",
     "parse_reply",
+    "read_string",
+    "read_value",
 ]

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 import msgspec
 
 from tgi_core.requests.replies.events import Arguments, CallBegun, CallEnded, Content, Event, Reasoning
-from tgi_core.requests.replies.reader import Markers, Reading, ReplyReader
+from tgi_core.requests.replies.markers import Markers
+from tgi_core.requests.replies.reader import Reading, ReplyReader
 
 logger = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ LLAMA_JSON = MarkedToolParser(
     markers={"<|python_tag|>": ""},
     unmarked="{[",
     form=CallForm(call=_LLAMA_CALL, between="; "),
-    hints=("<|python_tag|>",),
+    hints=("<|python_tag|>", '{"name": function name, "parameters":'),
 )
 PYTHONIC = MarkedToolParser(
     "pythonic",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tgi_core.requests.replies import MalformedError, Markers, Reading, ReplyContext, ReplyReader
-from tgi_core.requests.replies.json_text import read_value
+from tgi_core.requests.replies import MalformedError, Markers, Reading, ReplyContext, ReplyReader, read_value
 from tgi_core.requests.tools.parser import ARGUMENTS, NAME, CallForm, ToolParser
 
 _BEGIN_ALL, _END_ALL = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"

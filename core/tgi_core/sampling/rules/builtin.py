@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tgi_core.sampling.rules.allowed import AllowedTokens
+from tgi_core.sampling.rules.bad_words import BadWords
 from tgi_core.sampling.rules.cuts import MinP, TypicalP
 from tgi_core.sampling.rules.penalties import OutputPenalty, RelativeFrequencyPenalty, RepetitionPenalty
 from tgi_core.sampling.rules.rule import LogitsRule
@@ -14,6 +16,8 @@ RULES: tuple[LogitsRule, ...] = (
     RelativeFrequencyPenalty(),
     OutputPenalty(),
     LogitBias(),
+    AllowedTokens(),
+    BadWords(),
     MinTokens(),
     MinP(),
     TypicalP(),

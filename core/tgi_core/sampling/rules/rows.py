@@ -21,6 +21,9 @@ class RuleRows(NamedTuple):
         columns: the column of each parameter in ``values_BP``.
         bias_ids_BX, bias_values_BX: int64 and float32, tokens whose scores are shifted and by how much; unused entries
             name token 0 and a shift of -0.0, which changes no bit of any score.
+        allowed_ids_BX: int64, the only tokens that may be chosen; -1 in unused entries.
+        bad_words_BWL: int64, sequences of tokens that the output must not have, each at the end of its row; -1 in
+            unused entries.
         eos_ids_E: int64, the model's end-of-sequence ids.
     """
 
@@ -33,6 +36,8 @@ class RuleRows(NamedTuple):
     columns: Mapping[str, int]
     bias_ids_BX: Tensor
     bias_values_BX: Tensor
+    allowed_ids_BX: Tensor
+    bad_words_BWL: Tensor
     eos_ids_E: Tensor
 
     def value(self, name: str) -> Tensor:
@@ -56,6 +61,13 @@ class RuleRows(NamedTuple):
         counts_BV = torch.zeros((len(known_BL), vocab_size), device=known_BL.device)
         return counts_BV.scatter_add_(1, self.token_ids(), known_BL.float())
 
+    def recent_output_ids(self, count: int) -> Tensor:
+        """The last tokens of each row's output: int64 [B, count]; -2 where the output is shorter."""
+        offsets_K = torch.arange(count, device=self.lengths_B.device) - count
+        positions_BK = self.lengths_B.long()[:, None] + offsets_K
+        ids_BK = self.tokens_SL[self.slots_B[:, None], positions_BK.clamp(min=0)].long()
+        return torch.where(positions_BK >= self.prompt_lens_B[:, None], ids_BK, -2)
+
     def previous_ids(self) -> Tensor:
         """The last token of each row: int32 [B]."""
         return self.tokens_SL[self.slots_B, self.lengths_B.long() - 1]
@@ -69,4 +81,6 @@ class RuleRows(NamedTuple):
             values_BP=self.values_BP.index_select(0, rows_R),
             bias_ids_BX=self.bias_ids_BX.index_select(0, rows_R),
             bias_values_BX=self.bias_values_BX.index_select(0, rows_R),
+            allowed_ids_BX=self.allowed_ids_BX.index_select(0, rows_R),
+            bad_words_BWL=self.bad_words_BWL.index_select(0, rows_R),
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from tgi_core.sampling.params import MAX_LOGIT_BIASES, SamplingParams
+from tgi_core.sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGIT_BIASES, SamplingParams
 from tgi_core.sampling.rules.rule import LogitsRule, Stage
 
 
@@ -45,6 +45,8 @@ class RuleSet:
             frequency_penalty=1.0,
             relative_frequency_penalty=1.0,
             logit_bias=dict.fromkeys(range(MAX_LOGIT_BIASES), 1.0),
+            allowed_token_ids=tuple(range(MAX_LOGIT_BIASES)),
+            bad_words=((0,) * MAX_BAD_WORD_TOKENS,) * MAX_BAD_WORDS,
             min_tokens=1,
             watermark_delta=1.0,
             extra={name: self.neutral[self.columns[name]] + 1.0 for name in self.extra_parameters},

@@ -39,7 +39,8 @@ class TestTags:
     def test_the_end_is_known_where_the_prompt_opens_them(self, family: str, opening: str, closing: str) -> None:
         parser = REASONING[family]
         assert parser.open_end(f"<assistant>{opening}\n") == closing
-        assert parser.open_end("<assistant>") is None
+        assert parser.open_end(f"<assistant>{opening}\n\n{closing}\n\n") is None
+        assert (parser.open_end("<assistant>") is None) == (family != "deepseek_r1")
 
 
 def test_a_reply_without_reasoning() -> None:
