@@ -9,11 +9,11 @@ from itertools import repeat
 
 import msgspec
 
-from tgi_core.contract import AppendedBlocks, KVBudget, NewSlot, StepPlan, StepResult, TopTokens
-from tgi_core.sampling.params import Tier
+from tgi_core.contract import AppendedBlocks, KVBudget, NewSlot, StepPlan, StepResult
 from tgi_core.scheduler.blocks import OutOfBlocksError
 from tgi_core.scheduler.kv import KVCache
 from tgi_core.scheduler.request import Finish, Request, RequestState
+from tgi_core.scheduler.steps import Launched, Outputs, PlanBuilder
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,94 +36,6 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     mixed_batches: bool = True
 
 
-class Outputs:
-    """What a collected step gave, as columns; one entry a token that is delivered.
-
-    ``tops`` is empty in a step without alternatives, ``prompts`` names the requests whose prompt's log-probabilities
-    became complete with their first token here.
-    """
-
-    __slots__ = ("finishes", "logprobs", "prompts", "requests", "token_ids", "tops")
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.finishes: list[Finish] = []
-        self.tops: list[TopTokens | None] = []
-        self.prompts: list[Request] = []
-
-
-class _Launched:
-    """A step whose result is awaited: the requests of its rows, in row order."""
-
-    __slots__ = ("epochs", "q_lens", "requests", "samples", "slots", "step")
-
-    def __init__(self, step: int, requests: list[Request], plan: StepPlan) -> None:
-        self.step = step
-        self.requests = requests
-        self.slots = plan.slots
-        self.epochs = plan.epochs
-        # Copies: a row that sits its sampling out has computed less than the plan says.
-        self.q_lens = list(plan.q_lens)
-        self.samples = list(plan.samples)
-
-
-class _PlanBuilder:
-    """The columns of a plan in the making."""
-
-    __slots__ = (
-        "appended",
-        "budget",
-        "epochs",
-        "kv_lens",
-        "late",
-        "new_slots",
-        "prompt_logprobs",
-        "q_lens",
-        "requests",
-        "samples",
-        "slots",
-        "tier",
-    )
-
-    def __init__(self, budget: int, new_slots: list[NewSlot], appended: list[AppendedBlocks]) -> None:
-        self.budget = budget
-        self.new_slots = new_slots
-        self.appended = appended
-        self.requests: list[Request] = []
-        self.slots: list[int] = []
-        self.epochs: list[int] = []
-        self.q_lens: list[int] = []
-        self.kv_lens: list[int] = []
-        self.samples: list[bool] = []
-        self.prompt_logprobs: list[int] = []
-        self.tier = Tier.GREEDY
-        self.late = False
-
-    def add_row(self, request: Request, q_len: int, step: int) -> None:
-        """Let ``request`` compute its next ``q_len`` tokens, and sample when these are all it has."""
-        kv_len = request.computed + q_len
-        samples = kv_len == request.total
-        if request.needs_prompt_logprobs:
-            self.prompt_logprobs.append(len(self.slots))
-        self.requests.append(request)
-        self.slots.append(request.slot)
-        self.epochs.append(request.epoch)
-        self.q_lens.append(q_len)
-        self.kv_lens.append(kv_len)
-        self.samples.append(samples)
-        self.budget -= q_len
-        request.computed = kv_len
-        request.last_step = step
-        if samples:
-            request.total += 1
-            request.in_flight += 1
-            self.tier = max(self.tier, request.tier)
-            if request.matcher is not None:
-                self.late = True
-
-
 class Scheduler:
     """Queue, running requests and KV blocks of one replica. Single-threaded; knows no device and no process.
 
@@ -140,7 +52,7 @@ class Scheduler:
         self._step = 0
         self._queue: deque[Request] = deque()
         self._running: list[Request] = []
-        self._launched: deque[_Launched] = deque()
+        self._launched: deque[Launched] = deque()
         self._free_slots = list(range(config.max_slots - 1, -1, -1))
         self._retired_slots: deque[tuple[int, int]] = deque()
         self._epochs = [0] * config.max_slots
@@ -231,7 +143,7 @@ class Scheduler:
         """The next step, or None when nothing can be computed before more results are in."""
         if not self._launched:
             self._free_retired(self._step)
-        builder = _PlanBuilder(self.config.max_step_tokens, self._new_slots, self._appended)
+        builder = PlanBuilder(self.config.max_step_tokens, self._new_slots, self._appended)
         step = self._step + 1
         if self.config.mixed_batches:
             self._plan_decodes(builder, step)
@@ -260,11 +172,11 @@ class Scheduler:
             late=builder.late,
             prompt_logprobs=builder.prompt_logprobs,
         )
-        self._launched.append(_Launched(step, builder.requests, plan))
+        self._launched.append(Launched(step, builder.requests, plan))
         self._new_slots, self._appended = [], []
         return plan
 
-    def _plan_decodes(self, builder: _PlanBuilder, step: int) -> None:
+    def _plan_decodes(self, builder: PlanBuilder, step: int) -> None:
         # A snapshot: making room may preempt requests further back in the list.
         for request in list(self._running):
             if request.total - request.computed != 1 or request.state is not RequestState.RUNNING:
@@ -276,7 +188,7 @@ class Scheduler:
                 continue
             builder.add_row(request, 1, step)
 
-    def _plan_prefills(self, builder: _PlanBuilder, step: int) -> None:
+    def _plan_prefills(self, builder: PlanBuilder, step: int) -> None:
         for request in list(self._running):
             remaining = request.total - request.computed
             if remaining > 1 and request.state is RequestState.RUNNING:
@@ -284,7 +196,7 @@ class Scheduler:
         if self._free_slots and self._queue:
             self._admit(builder, step)
 
-    def _plan_chunk(self, request: Request, builder: _PlanBuilder, step: int) -> None:
+    def _plan_chunk(self, request: Request, builder: PlanBuilder, step: int) -> None:
         remaining = request.total - request.computed
         q_len = min(remaining, builder.budget)
         if q_len == 0 or (q_len < remaining and not self.config.chunked_prefill):
@@ -292,7 +204,7 @@ class Scheduler:
         if self._make_room(request, request.computed + q_len, builder):
             builder.add_row(request, q_len, step)
 
-    def _admit(self, builder: _PlanBuilder, step: int) -> None:
+    def _admit(self, builder: PlanBuilder, step: int) -> None:
         """Move requests from the queue to slots, in order, as long as slots, budget and blocks allow."""
         skipped: list[Request] = []
         promised = self._promised_blocks()
@@ -308,7 +220,7 @@ class Scheduler:
             self._plan_chunk(request, builder, step)
         self._queue.extendleft(reversed(skipped))
 
-    def _fits(self, request: Request, builder: _PlanBuilder, promised: int) -> bool:
+    def _fits(self, request: Request, builder: PlanBuilder, promised: int) -> bool:
         if not self.config.chunked_prefill and request.total > builder.budget:
             return False
         # With nothing running the cache is this request's alone, and the limits say that one request always fits.
@@ -322,7 +234,7 @@ class Scheduler:
             if request.total - request.computed > 1
         )
 
-    def _enter_slot(self, request: Request, builder: _PlanBuilder) -> int:
+    def _enter_slot(self, request: Request, builder: PlanBuilder) -> int:
         """Give the request a slot and its cached prefix; returns the blocks it will still need."""
         slot = self._free_slots.pop()
         self._epochs[slot] += 1
@@ -344,7 +256,7 @@ class Scheduler:
 
     # -- blocks -----------------------------------------------------------------------------------------------------
 
-    def _make_room(self, request: Request, num_tokens: int, builder: _PlanBuilder) -> bool:
+    def _make_room(self, request: Request, num_tokens: int, builder: PlanBuilder) -> bool:
         """Get blocks for ``num_tokens``, preempting younger requests that this plan does not hold yet."""
         while True:
             try:
@@ -355,7 +267,7 @@ class Scheduler:
             else:
                 return True
 
-    def _preempt_younger(self, request: Request, builder: _PlanBuilder) -> bool:
+    def _preempt_younger(self, request: Request, builder: PlanBuilder) -> bool:
         planned = set(builder.slots)
         for candidate in reversed(self._running):
             if candidate is request:
@@ -419,7 +331,7 @@ class Scheduler:
         return outputs
 
     @staticmethod
-    def _take_prompt_logprobs(launched: _Launched, result: StepResult) -> None:
+    def _take_prompt_logprobs(launched: Launched, result: StepResult) -> None:
         whose = dict(zip(zip(launched.slots, launched.epochs, strict=True), launched.requests, strict=True))
         for part in result.prompt_logprobs:
             request = whose[part.slot, part.epoch]
