@@ -22,13 +22,10 @@ from tgi_core.engine.frames import (
     Finish,
     FinishRequest,
     RequestFailed,
-    StepFrame,
     Submit,
-    pack_floats,
-    pack_ids,
-    pack_request_ids,
     unpack_ids,
 )
+from tgi_core.engine.step_frames import make_frames
 from tgi_core.scheduler import Outputs, Request, Scheduler
 
 if TYPE_CHECKING:
@@ -68,34 +65,6 @@ class _InFlight:
         self.ticket = ticket
         self.plan_seconds = plan_seconds
         self.launched_at = launched_at
-
-
-class _Columns:
-    """The rows of a step that go to one API process."""
-
-    __slots__ = ("admitted", "finishes", "logprobs", "prompt_logprobs", "request_ids", "token_ids", "tops")
-
-    def __init__(self) -> None:
-        self.request_ids: list[int] = []
-        self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.finishes = bytearray()
-        self.admitted: list[tuple[int, float, int]] = []
-        self.tops: list[tuple[int, bytes, bytes]] = []
-        self.prompt_logprobs: list[tuple[int, bytes]] = []
-
-    def to_frame(self, step: int, stats: EngineStats) -> StepFrame:
-        return StepFrame(
-            step,
-            pack_request_ids(self.request_ids),
-            pack_ids(self.token_ids),
-            pack_floats(self.logprobs),
-            bytes(self.finishes),
-            self.admitted,
-            stats,
-            self.tops,
-            self.prompt_logprobs,
-        )
 
 
 class EngineLoop:
@@ -276,7 +245,9 @@ class EngineLoop:
             apply_ms=(time.monotonic() - now) * 1000,
             ended=len(outputs.finishes) - outputs.finishes.count(Finish.NOT),
         )
-        self._unsent.extend(self._make_frames(step.plan.step, outputs))
+        self._unsent.extend(
+            make_frames(step.plan.step, outputs, self._scheduler.take_admitted(), self._stats, self._workers)
+        )
         self._fail(failed)
 
     def _measure(self, plan: StepPlan | None) -> EngineStats:
@@ -299,34 +270,7 @@ class EngineLoop:
         """Requests that were given up end without a token; without this the gauges would keep their last values."""
         self._stats_are_stale = False
         self._stats = self._measure(None)
-        empty = _Columns()
-        self._unsent.extend((worker, empty.to_frame(0, self._stats)) for worker in self._workers)
-
-    def _make_frames(self, step: int, outputs: Outputs) -> list[tuple[bytes, EngineMessage]]:
-        """One frame for each API process that has rows in this step; one to each where none has, for the metrics."""
-        columns_of: dict[bytes, _Columns] = {}
-        for request in self._scheduler.take_admitted():
-            columns = columns_of.setdefault(request.worker, _Columns())
-            waited = request.admitted_at - request.submitted_at
-            columns.admitted.append((request.request_id, waited, request.cached_len))
-        for request, token_id, logprob, finish in zip(
-            outputs.requests, outputs.token_ids, outputs.logprobs, outputs.finishes, strict=True
-        ):
-            columns = columns_of.get(request.worker) or columns_of.setdefault(request.worker, _Columns())
-            columns.request_ids.append(request.request_id)
-            columns.token_ids.append(token_id)
-            columns.logprobs.append(logprob)
-            columns.finishes.append(finish)
-        for request, top in zip(outputs.requests, outputs.tops, strict=False):
-            if top is not None:
-                entry = (request.request_id, pack_ids(top.token_ids), pack_floats(top.logprobs))
-                columns_of[request.worker].tops.append(entry)
-        for request in outputs.prompts:
-            assert request.prompt_logprobs is not None
-            entry_of_prompt = (request.request_id, pack_floats(request.prompt_logprobs))
-            columns_of[request.worker].prompt_logprobs.append(entry_of_prompt)
-        columns_of = columns_of or {worker: _Columns() for worker in self._workers}
-        return [(worker, columns.to_frame(step, self._stats)) for worker, columns in columns_of.items()]
+        self._unsent.extend(make_frames(0, Outputs(), [], self._stats, self._workers))
 
     def _send_frames(self) -> None:
         if not self._unsent:
