@@ -206,7 +206,8 @@ def decode_attention(
         DESCRIPTOR=has_descriptor,
         UPCAST=INTERPRETED,
         DEPENDENT=tuning.dependent_launch,
-        num_warps=tuning.decode_warps,
+        # float32 takes twice the registers.
+        num_warps=tuning.decode_warps * max(1, q_BHD.element_size() // 2),
         num_stages=tuning.decode_stages,
         **launch_options(tuning.dependent_launch),
     )
