@@ -45,6 +45,10 @@ class StartupError(TgiServeError):
         return type(self), (self.cause, self.fix, self.exit_code)
 
 
+class UnsupportedModelError(StartupError):
+    """A model, or a feature of one, that no architecture of ours knows; there may be another way to run it."""
+
+
 class DeviceMemoryError(TgiServeError):
     """A step found no memory on the device: a fault of the whole replica, which is started again."""
 

@@ -176,7 +176,7 @@ from tgi_cpu.kernels import CpuKernels
 
 
 class FullKernels(CpuKernels):
-    def attention(self, q_THD, cache_NP2KD, prepared, spec):
+    def attention(self, q_THD, cache_NP2KD, prepared, spec, sinks_H=None):
         if 64 < len(q_THD) < 200:
             raise torch.OutOfMemoryError("tried to allocate 1.00 GiB")
         return super().attention(q_THD, cache_NP2KD, prepared, spec)

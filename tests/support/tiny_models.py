@@ -21,7 +21,7 @@ VOCAB = 160
 PROMPT_LENGTHS = (3, 45, 17, 30, 1)
 NEW_TOKENS = 24
 
-_SIZES: Mapping[str, Any] = {
+SIZES: Mapping[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -97,7 +97,7 @@ class Reference(NamedTuple):
 
 def make_model(variant: str, folder: Path) -> PreTrainedModel:
     """Make a variant in float32 and save it into ``folder``."""
-    values = {**_SIZES, **CONFIGS[variant]}
+    values = {**SIZES, **CONFIGS[variant]}
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     torch.manual_seed(_SEEDS.get(variant, 0))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()

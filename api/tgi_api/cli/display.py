@@ -65,6 +65,7 @@ class LogDisplay(Display):
     def __init__(self, *, json_output: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._json_output = json_output
         self._clock = clock
+        self._started: dict[str, tuple[float, int]] = {}
         self._shown_at_s: dict[str, float] = {}
         self._finished: set[str] = set()
 
@@ -78,12 +79,16 @@ class LogDisplay(Display):
         if description in self._finished:
             return
         now_s = self._clock()
+        started_s, started_bytes = self._started.setdefault(description, (now_s, done_bytes))
         if done_bytes >= total_bytes:
             self._finished.add(description)
         elif now_s - self._shown_at_s.get(description, -math.inf) < PROGRESS_INTERVAL_S:
             return
         self._shown_at_s[description] = now_s
-        logger.info("%s: %s of %s", description, size_text(done_bytes), size_text(total_bytes))
+        speed = ""
+        if now_s > started_s:
+            speed = f", {size_text(int((done_bytes - started_bytes) / (now_s - started_s)))}/s"
+        logger.info("%s: %s of %s%s", description, size_text(done_bytes), size_text(total_bytes), speed)
 
     def summary(self, summary: Summary) -> None:
         for name, value in summary.facts:
@@ -118,13 +123,21 @@ class TerminalDisplay(Display):
         self._console.print(_plain(message), soft_wrap=True)
 
     def progress(self, description: str, done_bytes: int, total_bytes: int) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
 
         if self._bars is None:
             self._bars = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
                 DownloadColumn(binary_units=True),
+                TransferSpeedColumn(),
                 TimeRemainingColumn(),
                 console=self._console,
             )

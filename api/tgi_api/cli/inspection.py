@@ -108,14 +108,13 @@ class Inspection:
         }
         if self.capabilities.shape_mode is ShapeMode.WHOLE_MODEL:
             return facts | {"weights": "the backend's own affair"}
-        from tgi_core.models.architecture import find_architecture
-        from tgi_core.models.hf_config import HFConfig
+        from tgi_core.models.choose import choose_model
         from tgi_core.shards.memory import check_max_total_tokens
 
-        config = HFConfig.read(folder.path)
-        model = find_architecture(config).build(config)
+        model = choose_model(folder.path)
         check_max_total_tokens(self.settings.max_total_tokens, model.max_positions)
-        return facts | {"weights": self._describe_weights()}
+        runs_as = model.path if not model.reason else f"{model.path}. {model.reason}"
+        return facts | {"runs as": runs_as, "weights": self._describe_weights()}
 
     def _describe_weights(self) -> str:
         """Read the headers of what is there."""

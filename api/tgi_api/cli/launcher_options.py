@@ -115,7 +115,7 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
         help="Another name of the model; repeatable",
     ),
     _model("--huggingface-hub-cache", "DIR", any_path, "Where downloads are kept"),
-    _model("--weights-cache-override", "DIR", existing_directory, "Directory with all the model's files"),
+    _model("--weights-cache-override", "DIR", existing_directory, "Directory with the weights, or the whole model"),
     _model("--tokenizer-config-path", "FILE", existing_file, "Replaces the model's tokenizer_config.json"),
     _own(Group.MODEL, "--chat-template", "FILE", existing_file, "Replaces the model's chat template"),
     _own(Group.MODEL, "--load-format", "auto|dummy", choice("auto", "dummy"), "dummy: random weights, for benchmarks"),

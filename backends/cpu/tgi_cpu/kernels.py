@@ -28,8 +28,8 @@ class CpuKernels(ReferenceKernels):
         return (f"torch {torch.__version__} lacks oneDNN's prepacked linears: bfloat16 runs at about half speed",)
 
     def supports(self, operation: str, spec: AttentionSpec) -> bool:
-        # torch's fused kernel has no place for a soft cap.
-        return operation != "attention" or spec.soft_cap is None
+        # torch's fused kernel has no place for a soft cap or sinks; a bias for each head needs a mask for each head.
+        return operation != "attention" or (spec.soft_cap is None and spec.alibi_slopes is None and not spec.sinks)
 
     def pack_linear(self, weight_NK: Tensor) -> PackedWeight:
         if self._packs and weight_NK.dtype is torch.bfloat16:
@@ -92,7 +92,14 @@ class CpuKernels(ReferenceKernels):
     def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:  # noqa: ARG002
         return attention.prepare(batch)
 
-    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
+    def attention(
+        self,
+        q_THD: Tensor,
+        cache_NP2KD: Tensor,
+        prepared: PreparedAttention,
+        spec: AttentionSpec,
+        sinks_H: Tensor | None = None,  # noqa: ARG002 - not supported
+    ) -> Tensor:
         return attention.attend(q_THD, cache_NP2KD, prepared, spec)
 
     def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:

@@ -81,7 +81,7 @@ def _candidates(scores_BV: Tensor) -> tuple[Tensor, Tensor]:
 def _sum(weights_BV: Tensor) -> Tensor:
     """Each row's sum [B, 1]: precise, and in an order that does not depend on the number of rows or threads."""
     end = weights_BV.shape[-1] // _SUMMED * _SUMMED
-    blocks_BX = weights_BV[:, :end].unflatten(1, (-1, _SUMMED)).sum(dim=-1)
+    blocks_BX = weights_BV[:, :end].reshape(len(weights_BV), -1, _SUMMED).sum(dim=-1)
     return torch.cat((blocks_BX, weights_BV[:, end:]), dim=1).cumsum(dim=-1)[:, -1:]
 
 

@@ -50,9 +50,16 @@ class CudaKernels(TritonKernels):
             return prepared
         return _SharedStep(prepared, self._prefill.prepare(batch, spec))
 
-    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
+    def attention(
+        self,
+        q_THD: Tensor,
+        cache_NP2KD: Tensor,
+        prepared: PreparedAttention,
+        spec: AttentionSpec,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:
         if self._prefill is None or not isinstance(prepared, _SharedStep):
-            return super().attention(q_THD, cache_NP2KD, prepared, spec)
+            return super().attention(q_THD, cache_NP2KD, prepared, spec, sinks_H)
         decodes = prepared.step.batch.num_decodes
         prefill_THD = self._prefill.attend(q_THD[decodes:], cache_NP2KD, prepared.prefill, spec)
         if not decodes:

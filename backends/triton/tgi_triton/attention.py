@@ -9,10 +9,12 @@ from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec
 from tgi_triton.decode_attention import DecodeScratch, decode_attention, make_scratch
+from tgi_triton.online_softmax import HeadTerms
 from tgi_triton.prefill_attention import prefill_attention
 from tgi_triton.tuning import Tuning
 
 LARGEST_HEAD_DIM = 256
+_NO_TERMS = HeadTerms()
 
 
 class PreparedBatch(NamedTuple):
@@ -29,11 +31,19 @@ def prepare(batch: AttentionBatch, spec: AttentionSpec, tuning: Tuning, arrivals
     return PreparedBatch(batch, scratch, sum(batch.q_lens) - batch.num_decodes)
 
 
-def attend(q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedBatch, spec: AttentionSpec, tuning: Tuning) -> Tensor:
+def attend(
+    q_THD: Tensor,
+    cache_NP2KD: Tensor,
+    prepared: PreparedBatch,
+    spec: AttentionSpec,
+    tuning: Tuning,
+    *,
+    terms: HeadTerms = _NO_TERMS,
+) -> Tensor:
     """See ``Kernels.attention``."""
     batch, decodes = prepared.batch, prepared.batch.num_decodes
     output_THD = torch.empty_like(q_THD)
-    attend_decodes(q_THD, cache_NP2KD, output_THD, prepared, spec, tuning)
+    attend_decodes(q_THD, cache_NP2KD, output_THD, prepared, spec, tuning, terms=terms)
     if prepared.prefill_tokens:
         prefill_attention(
             q_THD,
@@ -45,12 +55,20 @@ def attend(q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedBatch, spec: At
             prepared.prefill_tokens,
             spec,
             tuning,
+            terms,
         )
     return output_THD
 
 
 def attend_decodes(
-    q_THD: Tensor, cache_NP2KD: Tensor, output_THD: Tensor, prepared: PreparedBatch, spec: AttentionSpec, tuning: Tuning
+    q_THD: Tensor,
+    cache_NP2KD: Tensor,
+    output_THD: Tensor,
+    prepared: PreparedBatch,
+    spec: AttentionSpec,
+    tuning: Tuning,
+    *,
+    terms: HeadTerms = _NO_TERMS,
 ) -> None:
     """The decode rows alone, into the front of ``output``; nothing where there are none."""
     batch, scratch = prepared.batch, prepared.scratch
@@ -64,4 +82,5 @@ def attend_decodes(
             scratch,
             spec,
             tuning,
+            terms,
         )

@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tgi_core.contract import AttentionSpec
 from tgi_triton.device_code import INTERPRETED, launch_options, next_power_of_2
-from tgi_triton.online_softmax import accumulate, score_factors, sharpness, tile_scores
+from tgi_triton.online_softmax import HeadTerms, accumulate, score_factors, sharpness, sink_weights, tile_scores
 from tgi_triton.paged import cache_descriptor, load_tile
 from tgi_triton.tuning import Tuning
 
@@ -71,6 +71,8 @@ def _decode_kernel(
     sums_ptr,
     statistics_ptr,
     arrivals_ptr,
+    slopes_ptr,
+    sinks_ptr,
     table_stride,
     score_scale,
     soft_cap,
@@ -83,6 +85,8 @@ def _decode_kernel(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    SINKS: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
     UPCAST: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -116,6 +120,8 @@ def _decode_kernel(
     total = tl.zeros([HEADS], tl.float32)
     sums = tl.zeros([HEADS, BLOCK_D], tl.float32)
     factor = sharpness(score_scale, SOFT_CAP)
+    if ALIBI:
+        slopes = tl.load(slopes_ptr + kv_head * GROUP + heads, mask=heads < GROUP, other=0.0)
     for tile in range(first_tile + begin, first_tile + end):
         positions = tile * TILE + tl.arange(0, TILE)
         visible = (positions < kv_len) & (positions >= first)
@@ -135,6 +141,8 @@ def _decode_kernel(
             DESCRIPTOR,
         )
         scores = tile_scores(q, keys, score_scale, soft_cap, SOFT_CAP, UPCAST)
+        if ALIBI:
+            scores += slopes[:, None] * (positions - (kv_len - 1)).to(tl.float32)[None, :]
         scores = tl.where(visible[None, :], scores, float("-inf"))
         sums, highest, total = accumulate(sums, highest, total, scores, values, factor, False, UPCAST)
 
@@ -165,6 +173,8 @@ def _decode_kernel(
             total = total * shrink + part_total * part_shrink
             sums = sums * shrink[:, None] + part * part_shrink[:, None]
             highest = new_highest
+    if SINKS:
+        total += sink_weights(sinks_ptr, kv_head * GROUP + heads, heads < GROUP, highest, factor)
     tl.store(output_ptr + q_offsets, (sums / total[:, None]).to(q.dtype), mask=inside_q)
 
 
@@ -177,6 +187,7 @@ def decode_attention(
     scratch: DecodeScratch,
     spec: AttentionSpec,
     tuning: Tuning,
+    terms: HeadTerms,
 ) -> None:
     """Attention of ``len(q_BHD)`` rows with one query each; see ``Kernels.attention``."""
     block_d = next_power_of_2(spec.head_dim)
@@ -192,6 +203,8 @@ def decode_attention(
         scratch.sums,
         scratch.statistics,
         scratch.arrivals_X,
+        q_BHD if terms.slopes_H is None else terms.slopes_H,
+        q_BHD if terms.sinks_H is None else terms.sinks_H,
         block_tables_BM.stride(0),
         *score_factors(spec),
         NUM_KV_HEADS=spec.num_kv_heads,
@@ -203,6 +216,8 @@ def decode_attention(
         TILE=tile,
         WINDOW=spec.window or 0,
         SOFT_CAP=spec.soft_cap is not None,
+        ALIBI=terms.slopes_H is not None,
+        SINKS=terms.sinks_H is not None,
         DESCRIPTOR=has_descriptor,
         UPCAST=INTERPRETED,
         DEPENDENT=tuning.dependent_launch,

@@ -7,11 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec, DecodeInputs, DeviceState, Sampled, SampleInputs
+from tgi_core.contract.experts import ExpertWeights, PackedExperts, Routed
 from tgi_core.contract.kernels import HeadNorms, PackedWeight, PreparedAttention
 from tgi_core.reference import ReferenceKernels
 from tgi_core.reference import sampling as reference
 from tgi_core.sampling.params import Tier
-from tgi_triton import activations, attention, bitmask, gemv, norms, rope, sampled, sampling, tables
+from tgi_triton import activations, attention, bitmask, experts, gemv, norms, rope, sampled, sampling, tables
+from tgi_triton.online_softmax import HeadTerms, slope_factor
 from tgi_triton.tuning import Tuning
 
 _ARRIVALS = 1 << 14
@@ -28,6 +30,7 @@ class TritonKernels(ReferenceKernels):
 
     def __init__(self, device: torch.device, tuning: Tuning) -> None:
         self._tuning = tuning
+        self._slopes: dict[AttentionSpec, Tensor] = {}
         # Zero between launches: the last program to arrive clears what it counted.
         self._arrivals_X = torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
 
@@ -43,7 +46,7 @@ class TritonKernels(ReferenceKernels):
         return self._library_linear(x_TK, weight, bias_N)
 
     def gated_linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None, activation: str) -> Tensor:
-        if self._tuning.gemv and len(x_TK) == 1:
+        if self._tuning.gemv and len(x_TK) == 1 and activation in activations.ACTIVATIONS:
             return gemv.gemv(x_TK, weight, bias_N, activation, self._tuning)
         return self.activation_mul(self._library_linear(x_TK, weight, bias_N), activation)
 
@@ -63,6 +66,8 @@ class TritonKernels(ReferenceKernels):
         return norms.layer_norm(x_TE, weight_E, bias_E, eps, dependent=self._tuning.dependent_launch)
 
     def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
+        if activation == "swiglu_clamped":
+            return super().activation_mul(x_T2F, activation)
         return activations.activation_mul(x_T2F, activation, dependent=self._tuning.dependent_launch)
 
     def rope_write_kv(
@@ -74,7 +79,8 @@ class TritonKernels(ReferenceKernels):
         slot_mapping_T: Tensor,
     ) -> Tensor:
         if rotary is None:
-            return super().rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, slot_mapping_T)
+            # Attention wants queries without gaps; the reference returns a part of the projection.
+            return super().rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, slot_mapping_T).contiguous()
         dependent = self._tuning.dependent_launch
         return rope.rope_write_kv(qkv_TX, None, spec, rotary, cache_NP2KD, slot_mapping_T, dependent=dependent)
 
@@ -94,10 +100,32 @@ class TritonKernels(ReferenceKernels):
         return rope.rope_write_kv(qkv_TX, norms, spec, rotary, cache_NP2KD, slot_mapping_T, dependent=dependent)
 
     def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:
+        if spec.alibi_slopes is not None and spec not in self._slopes:
+            # Once, before any step is recorded: a recorded one copies nothing from the host.
+            slopes_H = torch.tensor(spec.alibi_slopes, dtype=torch.float32) * slope_factor(spec)
+            self._slopes[spec] = slopes_H.to(batch.kv_lens_B.device)
         return attention.prepare(batch, spec, self._tuning, self._arrivals_X)
 
-    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
-        return attention.attend(q_THD, cache_NP2KD, prepared, spec, self._tuning)
+    def attention(
+        self,
+        q_THD: Tensor,
+        cache_NP2KD: Tensor,
+        prepared: PreparedAttention,
+        spec: AttentionSpec,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:
+        terms = HeadTerms(self._slopes.get(spec), sinks_H)
+        return attention.attend(q_THD, cache_NP2KD, prepared, spec, self._tuning, terms=terms)
+
+    @property
+    def captures_experts(self) -> bool:
+        return True
+
+    def pack_experts(self, weight_XNK: Tensor) -> PackedExperts:
+        return weight_XNK.contiguous()
+
+    def experts(self, x_TE: Tensor, weights: ExpertWeights, routed: Routed, activation: str) -> Tensor:
+        return experts.experts(x_TE, weights, routed, activation)
 
     def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
         return bitmask.apply_bitmask(logits_BV, rows_R, masks_RW)

@@ -5,11 +5,24 @@ Source: Milakov and Gimelshein 2018 (online softmax), Dao 2023 (FlashAttention-2
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from tgi_core.contract import AttentionSpec
 from tgi_triton.device_code import LOG2_E, dot, tanh
+
+
+class HeadTerms(NamedTuple):
+    """What some models add to the scores of each head.
+
+    Slopes of a bias on distance, float32 [H] in the unit of ``tile_scores``, and sinks [H] in the model's type.
+    """
+
+    slopes_H: Tensor | None = None
+    sinks_H: Tensor | None = None
 
 
 @triton.jit
@@ -29,6 +42,13 @@ def sharpness(score_scale, SOFT_CAP: tl.constexpr):
     else:
         factor = score_scale
     return factor
+
+
+@triton.jit
+def sink_weights(sinks_ptr, heads, exists, highest, factor):
+    """What a head's sink adds to the total of its weights."""
+    sinks = tl.load(sinks_ptr + heads, mask=exists, other=float("-inf")).to(tl.float32)
+    return tl.exp2(sinks * 1.4426950408889634 - highest * factor)
 
 
 @triton.jit
@@ -54,3 +74,8 @@ def score_factors(spec: AttentionSpec) -> tuple[float, float]:
     if spec.soft_cap is None:
         return spec.scale * LOG2_E, 0.0
     return spec.scale / spec.soft_cap, spec.soft_cap * LOG2_E
+
+
+def slope_factor(spec: AttentionSpec) -> float:
+    """What brings a slope of ``spec`` to the unit of ``tile_scores``."""
+    return 1 / spec.scale if spec.soft_cap is None else LOG2_E

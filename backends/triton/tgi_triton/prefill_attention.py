@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from tgi_core.contract import AttentionSpec
 from tgi_triton.decode_attention import tile_tokens
 from tgi_triton.device_code import INTERPRETED, launch_options, next_power_of_2
-from tgi_triton.online_softmax import accumulate, score_factors, sharpness, tile_scores
+from tgi_triton.online_softmax import HeadTerms, accumulate, score_factors, sharpness, sink_weights, tile_scores
 from tgi_triton.paged import cache_descriptor, load_tile
 from tgi_triton.tuning import Tuning
 
@@ -42,6 +42,7 @@ def _attend(
     total,
     q,
     query_positions,
+    slopes,
     cache_ptr,
     cache_descriptor,
     table_ptr,
@@ -58,6 +59,7 @@ def _attend(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
     MASKED: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
     UPCAST: tl.constexpr,
@@ -81,6 +83,8 @@ def _attend(
             DESCRIPTOR,
         )
         scores = tile_scores(q, keys, score_scale, soft_cap, SOFT_CAP, UPCAST)
+        if ALIBI:
+            scores += slopes[:, None] * (positions[None, :] - query_positions[:, None]).to(tl.float32)
         if MASKED:
             visible = positions[None, :] <= query_positions[:, None]
             if WINDOW > 0:
@@ -104,6 +108,8 @@ def _prefill_kernel(
     tables_ptr,
     kv_lens_ptr,
     q_starts_ptr,
+    slopes_ptr,
+    sinks_ptr,
     num_rows,
     table_stride,
     score_scale,
@@ -118,6 +124,8 @@ def _prefill_kernel(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    SINKS: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
     UPCAST: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -153,6 +161,9 @@ def _prefill_kernel(
     highest = tl.full([QUERIES * HEADS], float("-inf"), tl.float32)
     total = tl.zeros([QUERIES * HEADS], tl.float32)
     sums = tl.zeros([QUERIES * HEADS, BLOCK_D], tl.float32)
+    slopes = 0.0
+    if ALIBI:
+        slopes = tl.load(slopes_ptr + kv_head * GROUP + heads, mask=heads < GROUP, other=0.0)
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     end_tile = last_position // TILE + 1
     if WINDOW > 0:
@@ -166,6 +177,7 @@ def _prefill_kernel(
             total,
             q,
             query_positions,
+            slopes,
             cache_ptr,
             cache_descriptor,
             table_ptr,
@@ -182,6 +194,7 @@ def _prefill_kernel(
             TILE,
             WINDOW,
             SOFT_CAP,
+            ALIBI,
             False,
             DESCRIPTOR,
             UPCAST,
@@ -192,6 +205,7 @@ def _prefill_kernel(
         total,
         q,
         query_positions,
+        slopes,
         cache_ptr,
         cache_descriptor,
         table_ptr,
@@ -208,10 +222,14 @@ def _prefill_kernel(
         TILE,
         WINDOW,
         SOFT_CAP,
+        ALIBI,
         True,
         DESCRIPTOR,
         UPCAST,
     )
+    if SINKS:
+        factor = sharpness(score_scale, SOFT_CAP)
+        total += sink_weights(sinks_ptr, kv_head * GROUP + heads, heads < GROUP, highest, factor)
     # A row that sees anything has a largest weight of 1; rows that only pad see nothing.
     tl.store(output_ptr + q_offsets, (sums / tl.maximum(total, 1.0)[:, None]).to(q.dtype), mask=inside_q)
 
@@ -226,6 +244,7 @@ def prefill_attention(
     num_tokens: int,
     spec: AttentionSpec,
     tuning: Tuning,
+    terms: HeadTerms,
 ) -> None:
     """Attention of rows with any number of queries; see ``Kernels.attention``.
 
@@ -239,6 +258,7 @@ def prefill_attention(
         num_tokens: queries of these rows, an upper bound.
         spec: the layer's attention.
         tuning: tile sizes.
+        terms: what the scores of the layer's heads get.
     """
     block_d = next_power_of_2(spec.head_dim)
     group = spec.num_heads // spec.num_kv_heads
@@ -255,6 +275,8 @@ def prefill_attention(
         block_tables_BM,
         kv_lens_B,
         q_starts_B,
+        q_THD if terms.slopes_H is None else terms.slopes_H,
+        q_THD if terms.sinks_H is None else terms.sinks_H,
         num_rows,
         block_tables_BM.stride(0),
         *score_factors(spec),
@@ -268,6 +290,8 @@ def prefill_attention(
         TILE=tile,
         WINDOW=spec.window or 0,
         SOFT_CAP=spec.soft_cap is not None,
+        ALIBI=terms.slopes_H is not None,
+        SINKS=terms.sinks_H is not None,
         DESCRIPTOR=has_descriptor,
         UPCAST=INTERPRETED,
         DEPENDENT=tuning.dependent_launch,

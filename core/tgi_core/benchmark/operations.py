@@ -12,9 +12,10 @@ from torch import Tensor
 from tgi_core.benchmark.figures import Kind
 from tgi_core.benchmark.timing import Launch
 from tgi_core.contract import AttentionBatch, HeadNorms, Kernels, SampleInputs
+from tgi_core.contract.experts import ExpertWeights, Routed
 from tgi_core.models.decoder import attention_specs
 from tgi_core.models.rotary import rotary_table
-from tgi_core.models.spec import ArchitectureSpec, Block, QKNorm
+from tgi_core.models.spec import ArchitectureSpec, Block, ExpertsSpec, Norm, QKNorm
 from tgi_core.sampling.params import Tier
 
 
@@ -88,13 +89,60 @@ class StepOperations:
         spec = self._spec
         hidden, layers = spec.hidden_size, len(spec.layers)
         q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        yield self._rms_norm(tokens, launches=1 + (2 * layers if spec.block is Block.SANDWICH else 0))
-        yield self._add_rms_norm(tokens, launches=2 * layers)
+        yield from self._norms(tokens)
         yield self._linear("qkv", tokens, hidden, q_size + 2 * kv_size, bias=spec.qkv_bias, launches=layers)
         yield self._rope_write_kv(tokens, launches=layers)
         yield self._linear("o", tokens, q_size, hidden, bias=spec.o_bias, launches=layers)
-        yield self._gated_linear(tokens, launches=layers)
-        yield self._linear("down", tokens, spec.intermediate_size, hidden, bias=spec.mlp_bias, launches=layers)
+        dense = sum(not layer.has_experts for layer in spec.layers)
+        if dense:
+            yield from self._dense_mlp(tokens, launches=dense)
+        if spec.experts is not None:
+            yield from self._expert_mlp(tokens, spec.experts, launches=layers - dense)
+
+    def _dense_mlp(self, tokens: int, *, launches: int) -> Iterator[Operation]:
+        spec = self._spec
+        hidden, inner, bias = spec.hidden_size, spec.intermediate_size, spec.mlp_bias
+        if spec.gated:
+            yield self._gated_linear(tokens, launches=launches)
+        else:
+            yield self._linear("up", tokens, hidden, inner, bias=bias, launches=launches)
+            yield self._activation(tokens, launches=launches)
+        yield self._linear("down", tokens, inner, hidden, bias=bias, launches=launches)
+
+    def _expert_mlp(self, tokens: int, experts: ExpertsSpec, *, launches: int) -> Iterator[Operation]:
+        """Router and experts; an MLP that is shared is left out."""
+        spec = self._spec
+        hidden, inner, count = spec.hidden_size, experts.intermediate_size, experts.num_experts
+        chosen = experts.routing.top_k
+
+        def make() -> Launch:
+            weights = ExpertWeights(
+                self._kernels.pack_experts(self._random(count, 2 * inner, hidden, scale=hidden**-0.5)),
+                self._random(count, 2 * inner) if experts.expert_bias else None,
+                self._kernels.pack_experts(self._random(count, hidden, inner, scale=inner**-0.5)),
+                self._random(count, hidden) if experts.expert_bias else None,
+            )
+            experts_TR = torch.arange(tokens * chosen, device=self._device).view(tokens, chosen) % count
+            routed = Routed(torch.full((tokens, chosen), 1 / chosen, device=self._device), experts_TR)
+            return partial(self._kernels.experts, self._random(tokens, hidden), weights, routed, spec.activation)
+
+        yield self._linear("router", tokens, hidden, count, bias=experts.router_bias, launches=launches)
+        used = min(count, tokens * chosen)
+        items = 2 * tokens * hidden + used * (3 * inner * hidden + experts.expert_bias * (2 * inner + hidden))
+        flops = 6 * tokens * chosen * inner * hidden
+        operation = self._operation("experts", Kind.MATRIX, make, launches=launches, items=items, flops=flops)
+        yield operation._replace(captures=self._kernels.captures_experts)
+
+    def _norms(self, tokens: int) -> Iterator[Operation]:
+        spec, layers = self._spec, len(self._spec.layers)
+        alone = {Block.PARALLEL_TWO_NORMS: 1 + layers, Block.SANDWICH: 1 + 2 * layers, Block.OUT: 2 * layers}
+        summed = {Block.PARALLEL: layers, Block.PARALLEL_TWO_NORMS: layers, Block.OUT: 1}
+        if spec.norm is Norm.RMS:
+            yield self._rms_norm(tokens, launches=alone.get(spec.block, 1))
+            yield self._add_rms_norm(tokens, launches=summed.get(spec.block, 2 * layers))
+        else:
+            launches = alone.get(spec.block, 1) + summed.get(spec.block, 2 * layers)
+            yield self._layer_norm(tokens, launches=launches)
 
     def _linear(self, name: str, tokens: int, inputs: int, outputs: int, *, bias: bool, launches: int) -> Operation:
         def make() -> Launch:
@@ -140,20 +188,43 @@ class StepOperations:
 
         return self._operation("add_rms_norm", Kind.OTHER, make, launches=launches, items=4 * tokens * size + size)
 
+    def _layer_norm(self, tokens: int, *, launches: int) -> Operation:
+        spec = self._spec
+        size, has_bias = spec.hidden_size, spec.norm is Norm.LAYER_BIAS
+
+        def make() -> Launch:
+            x_TE, weight_E, bias_E = self._random(tokens, size), self._random(size), self._random(size)
+            return partial(self._kernels.layer_norm, x_TE, weight_E, bias_E if has_bias else None, spec.norm_eps)
+
+        items = 2 * tokens * size + size * (1 + has_bias)
+        return self._operation("layer_norm", Kind.OTHER, make, launches=launches, items=items)
+
+    def _activation(self, tokens: int, *, launches: int) -> Operation:
+        spec = self._spec
+
+        def make() -> Launch:
+            return partial(self._kernels.activation, self._random(tokens, spec.intermediate_size), spec.activation)
+
+        items = 2 * tokens * spec.intermediate_size
+        return self._operation("activation", Kind.OTHER, make, launches=launches, items=items)
+
     def _rope_write_kv(self, tokens: int, *, launches: int) -> Operation:
         spec, attention = self._spec, self._attention_specs[0]
         size = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-        half = spec.ropes[0].rotary_dim // 2
+        half = spec.ropes[0].rotary_dim // 2 if spec.ropes else 0
 
         def make() -> Launch:
             blocks = -(-tokens // self._block_size)
             cache_NP2KD = self._cache(blocks)
             slot_mapping_T = torch.randperm(blocks * self._block_size, generator=self._generator, device=self._device)
-            cos_sin_T2R = rotary_table(spec.ropes[0], tokens, self._device)
+            rotary = None
+            if spec.ropes:
+                cos_sin_T2R = rotary_table(spec.ropes[0], tokens, self._device)
+                rotary = (cos_sin_T2R[:, :half], cos_sin_T2R[:, half:])
             arguments = (
                 self._random(tokens, size),
                 attention,
-                (cos_sin_T2R[:, :half], cos_sin_T2R[:, half:]),
+                rotary,
                 cache_NP2KD,
                 slot_mapping_T[:tokens].contiguous(),
             )

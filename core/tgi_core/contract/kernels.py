@@ -5,11 +5,12 @@ Shape letters are those of ``tgi_core.contract.state``. Inputs may be overwritte
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from tgi_core.contract.experts import ExpertKernels
 from tgi_core.sampling.params import Tier
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
         scale: multiplies the scores.
         window: tokens a query sees, itself included; None sees all.
         soft_cap: scores become ``soft_cap * tanh(scores / soft_cap)``; None leaves them.
+        sinks: the softmax counts one more score in each head, which attends to nothing: a learned "sink".
+        alibi_slopes: for each head what is added to a score per token of distance, after scale and soft cap: ``slope *
+            (position of the key - position of the query)``. None adds nothing. Source: Press et al. 2022.
     """
 
     num_heads: int
@@ -42,6 +46,8 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     scale: float
     window: int | None = None
     soft_cap: float | None = None
+    alibi_slopes: tuple[float, ...] | None = None
+    sinks: bool = False
 
 
 class HeadNorms(NamedTuple):
@@ -175,7 +181,7 @@ class Sampled(NamedTuple):
     top_logprobs_RN: Tensor | None = None
 
 
-class Kernels(ABC):
+class Kernels(ExpertKernels):
     """One method an operation. A backend derives from ``tgi_core.reference.ReferenceKernels`` and overrides some."""
 
     @property
@@ -228,7 +234,15 @@ class Kernels(ABC):
 
     @abstractmethod
     def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
-        """Gated activation: [T, 2F] -> [T, F], ``act(x[:, :F]) * x[:, F:]``; "silu", "gelu" or "gelu_tanh"."""
+        """Gated activation: [T, 2F] -> [T, F], ``act(x[:, :F]) * x[:, F:]``; "silu", "gelu" or "gelu_tanh".
+
+        Or "swiglu_clamped": both halves are cut to at most 7, the second also to at least -7, and the result is
+        ``x * sigmoid(1.702 * x) * (y + 1)``. Source: the gpt-oss release.
+        """
+
+    @abstractmethod
+    def activation(self, x_TF: Tensor, activation: str) -> Tensor:
+        """``act(x)`` of an MLP without a gate: "silu", "gelu", "gelu_tanh", "relu" or "relu2", the square of "relu"."""
 
     @abstractmethod
     def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
@@ -253,7 +267,8 @@ class Kernels(ABC):
         """Rotate queries and keys of a merged projection and store keys and values.
 
         ``qkv`` is [T, (H + 2K) * D]: queries, keys, values. ``rotary`` is (cos, sin) as ``rope`` takes, or None.
-        Returns q [T, H, D]; may overwrite ``qkv``. Equals ``rope`` on q and k, then ``write_kv``.
+        Returns q [T, H, D], laid out as the same kernels' ``attention`` takes it; may overwrite ``qkv``. Equals
+        ``rope`` on q and k, then ``write_kv``.
         """
 
     @abstractmethod
@@ -274,12 +289,19 @@ class Kernels(ABC):
         """What the layers of one KV group share in a step (masks, split plans). Once a step and group."""
 
     @abstractmethod
-    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
+    def attention(
+        self,
+        q_THD: Tensor,
+        cache_NP2KD: Tensor,
+        prepared: PreparedAttention,
+        spec: AttentionSpec,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:
         """Causal attention of a ragged batch over the paged cache: prefill, decode and mixed. Returns [T, H, D].
 
         Row b's queries are the last ``q_len`` of its ``kv_len`` positions; a query at position p sees keys at
         positions max(0, p - window + 1) to p. Scores and their softmax are float32. Cache entries past ``kv_len`` are
-        stale but finite.
+        stale but finite. ``sinks`` are the layer's, where ``spec.sinks``; source: Xiao et al. 2023.
         """
 
     @abstractmethod

@@ -44,12 +44,9 @@ def list_attention(
         # The backend may own whole models whose configuration says nothing to the core.
         use = AttentionUse(specs=(), dtype=dtype, block_size=block_size)
         return use, (AttentionOption(name=names[0], remark="the only one of this backend"),)
-    from tgi_core.models.architecture import find_architecture
-    from tgi_core.models.decoder import attention_specs
-    from tgi_core.models.hf_config import HFConfig
+    from tgi_core.models.choose import choose_model
 
-    config = HFConfig.read(model_dir)
-    specs = tuple(attention_specs(find_architecture(config).build(config)))
+    specs = choose_model(model_dir).attention
     use = AttentionUse(specs=specs, dtype=dtype, block_size=block_size)
     return use, backend.attention_options(use)
 

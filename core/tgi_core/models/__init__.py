@@ -3,7 +3,8 @@
 from tgi_core.models.decoder import Decoder, KVView
 from tgi_core.models.families import ARCHITECTURES
 from tgi_core.models.hf_config import HFConfig
-from tgi_core.models.loader import CheckpointSource, RandomSource, WeightSource, load_decoder_weights
+from tgi_core.models.loader import load_decoder_weights
+from tgi_core.models.sources import CheckpointSource, RandomSource, WeightSource
 from tgi_core.models.spec import Architecture, ArchitectureSpec
 
 __all__ = [

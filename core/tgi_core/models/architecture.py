@@ -11,11 +11,10 @@ def find_architecture(config: HFConfig) -> Architecture:
     """The architecture of the configuration's ``model_type``, of the core or of a plugin.
 
     Raises:
-        StartupError: no plugin offers one.
+        UnsupportedModelError: no plugin offers one.
     """
     model_type = config.get("model_type", str)
     architectures = Plugins.discover().architectures()
     if model_type not in architectures:
-        known = ", ".join(sorted(architectures))
-        raise config.refuse("model_type", f"no architecture of this type; known are {known}")
+        raise config.unsupported("model_type", "there is no architecture of this type")
     return architectures[model_type]

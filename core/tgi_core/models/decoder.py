@@ -8,40 +8,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import AttentionSpec, HeadNorms, Kernels, PackedWeight, PreparedAttention
-from tgi_core.models.spec import ArchitectureSpec
-
-
-class LayerWeights(NamedTuple):
-    """The weights of one layer; optional ones are None where the spec has none.
-
-    Linears are packed: ``qkv`` is [(H + 2K) * D, E], ``o`` [E, H * D], ``gate_up`` [2F, E], ``down`` [E, F].
-    """
-
-    attention_norm_E: Tensor
-    qkv: PackedWeight
-    qkv_bias: Tensor | None
-    q_norm_D: Tensor | None
-    k_norm_D: Tensor | None
-    o: PackedWeight
-    o_bias: Tensor | None
-    attention_out_norm_E: Tensor | None
-    mlp_norm_E: Tensor
-    gate_up: PackedWeight
-    gate_up_bias: Tensor | None
-    down: PackedWeight
-    down_bias: Tensor | None
-    mlp_out_norm_E: Tensor | None
-
-
-class DecoderWeights(NamedTuple):
-    """All weights and the memory they take; ``head`` is packed, [V, E]."""
-
-    embedding_VE: Tensor
-    layers: tuple[LayerWeights, ...]
-    final_norm_E: Tensor
-    head: PackedWeight
-    size_bytes: int
+from tgi_core.contract.kernels import AttentionSpec, HeadNorms, Kernels, PreparedAttention
+from tgi_core.models.decoder_weights import (
+    DecoderWeights,
+    ExpertMLPWeights,
+    LayerWeights,
+    Linear,
+    MLPWeights,
+    NormWeights,
+)
+from tgi_core.models.spec import ArchitectureSpec, Block, Norm, QKNorm
 
 
 class KVView(NamedTuple):
@@ -67,6 +43,7 @@ class Decoder:
 
     Attributes:
         group_of_layer: index into ``spec.windows`` of each layer.
+        hidden_E: a row as ``hidden`` returns it, for its size and type.
     """
 
     def __init__(
@@ -82,20 +59,18 @@ class Decoder:
         self._attention_kernels = tuple(attention_kernels)
         self._attention_specs = attention_specs(spec)
         self.group_of_layer = tuple(spec.windows.index(layer.window) for layer in spec.layers)
+        self.hidden_E = weights.embedding_VE.new_zeros(spec.hidden_size)
         # Rounded to the weights' type first, as the models were trained.
-        dtype = weights.embedding_VE.dtype
-        self._embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=dtype))
-        layers = weights.layers
-        self._norms_after_mlp = [*(layer.attention_norm_E for layer in layers[1:]), weights.final_norm_E]
-
-    @property
-    def hidden_E(self) -> Tensor:
-        """A row as ``hidden`` returns it, for its size and type."""
-        return self._weights.final_norm_E
+        self._embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=weights.embedding_VE.dtype))
+        if spec.block is Block.POST:
+            self._next_norms = [layer.mlp_out_norm for layer in weights.layers]
+        else:
+            self._next_norms = [*(layer.attention_norm for layer in weights.layers[1:]), weights.final_norm]
 
     def hidden(
         self,
         ids_T: Tensor,
+        positions_T: Tensor,
         rotaries: Sequence[tuple[Tensor, Tensor]],
         views: Sequence[KVView],
         caches: Sequence[Tensor],
@@ -104,55 +79,137 @@ class Decoder:
 
         Args:
             ids_T: token ids.
-            rotaries: (cos, sin) of the tokens' positions, for each of ``spec.ropes``.
+            positions_T: int64, their positions.
+            rotaries: (cos, sin) of the positions, for each of ``spec.ropes``.
             views: one for each of ``spec.windows``.
             caches: one a layer, [N, P, 2, K, D].
         """
-        spec, kernels = self.spec, self._kernels
-        eps, offset = spec.norm_eps, spec.norm_offset
-        residual_TE = kernels.embedding(ids_T, self._weights.embedding_VE)
-        if spec.embedding_scale != 1.0:
-            residual_TE = residual_TE * self._embedding_scale
-        x_TE = kernels.rms_norm(residual_TE, self._weights.layers[0].attention_norm_E, eps, offset)
+        spec = self.spec
+        residual_TE = self._embed(ids_T, positions_T)
+        x_TE = self._norm(residual_TE, self._weights.layers[0].attention_norm)
         for index, layer in enumerate(self._weights.layers):
-            rotary, view = rotaries[spec.layers[index].rope], views[self.group_of_layer[index]]
-            x_TE = self._attention(x_TE, index, rotary, view, caches[index])
-            if layer.attention_out_norm_E is not None:
-                x_TE = kernels.rms_norm(x_TE, layer.attention_out_norm_E, eps, offset)
-            x_TE, residual_TE = kernels.add_rms_norm(x_TE, residual_TE, layer.mlp_norm_E, eps, offset)
-            x_TF = kernels.gated_linear(x_TE, layer.gate_up, layer.gate_up_bias, spec.activation)
-            x_TE = kernels.linear(x_TF, layer.down, layer.down_bias)
-            if layer.mlp_out_norm_E is not None:
-                x_TE = kernels.rms_norm(x_TE, layer.mlp_out_norm_E, eps, offset)
-            x_TE, residual_TE = kernels.add_rms_norm(x_TE, residual_TE, self._norms_after_mlp[index], eps, offset)
+            rope, view = spec.layers[index].rope, views[self.group_of_layer[index]]
+            rotary = None if rope is None else rotaries[rope]
+            attended_TE = self._attention(x_TE, index, rotary, view, caches[index])
+            if layer.attention_out_norm is not None:
+                attended_TE = self._norm(attended_TE, layer.attention_out_norm)
+            if spec.block.is_parallel:
+                if layer.mlp_norm is not None:
+                    x_TE = self._norm(residual_TE, layer.mlp_norm)
+                output_TE = attended_TE + self._mlp(x_TE, layer.mlp)
+            else:
+                x_TE, residual_TE = self._add(attended_TE, residual_TE, layer.mlp_norm)
+                output_TE = self._mlp(x_TE, layer.mlp)
+                if layer.mlp_out_norm is not None and spec.block is not Block.POST:
+                    output_TE = self._norm(output_TE, layer.mlp_out_norm)
+            x_TE, residual_TE = self._add(output_TE, residual_TE, self._next_norms[index])
         return x_TE
 
     def logits(self, hidden_BE: Tensor) -> Tensor:
         """The head: hidden states of the rows that sample -> [B, V]."""
-        logits_BV = self._kernels.linear(hidden_BE, self._weights.head, None)
+        if self._weights.project_out is not None:
+            hidden_BE = self._linear(hidden_BE, self._weights.project_out)
+        logits_BV = self._linear(hidden_BE, self._weights.head)
+        if self.spec.logit_scale != 1.0:
+            logits_BV = logits_BV * self.spec.logit_scale
         cap = self.spec.final_soft_cap
         if cap is not None:
             logits_BV = torch.tanh(logits_BV.float() / cap) * cap
         return logits_BV
 
+    def _embed(self, ids_T: Tensor, positions_T: Tensor) -> Tensor:
+        spec, weights, kernels = self.spec, self._weights, self._kernels
+        x_TE = kernels.embedding(ids_T, weights.embedding_VE)
+        if spec.embedding_scale != 1.0:
+            x_TE = x_TE * self._embedding_scale
+        if weights.project_in is not None:
+            x_TE = self._linear(x_TE, weights.project_in)
+        if weights.positions_PE is not None:
+            x_TE = x_TE + kernels.embedding(positions_T + spec.position_offset, weights.positions_PE)
+        return self._norm(x_TE, weights.embedding_norm)
+
     def _attention(
         self,
         x_TE: Tensor,
         index: int,
-        rotary: tuple[Tensor, Tensor],
+        rotary: tuple[Tensor, Tensor] | None,
         view: KVView,
         cache_NP2KD: Tensor,
     ) -> Tensor:
         layer, group = self._weights.layers[index], self.group_of_layer[index]
         kernels, spec = self._attention_kernels[group], self._attention_specs[group]
-        qkv_TX = self._kernels.linear(x_TE, layer.qkv, layer.qkv_bias)
-        if layer.q_norm_D is not None and layer.k_norm_D is not None:
-            norms = HeadNorms(layer.q_norm_D, layer.k_norm_D, self.spec.norm_eps, self.spec.norm_offset)
+        qkv_TX = self._linear(x_TE, layer.qkv)
+        if self.spec.qkv_clip is not None:
+            qkv_TX = qkv_TX.clamp(-self.spec.qkv_clip, self.spec.qkv_clip)
+        if self.spec.qk_norm is QKNorm.HEAD and layer.q_norm is not None and layer.k_norm is not None:
+            norms = HeadNorms(layer.q_norm, layer.k_norm, self.spec.norm_eps, self.spec.norm_offset)
             q_THD = kernels.norm_rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T, norms=norms)
         else:
+            self._norm_queries_and_keys(qkv_TX, layer)
             q_THD = kernels.rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T)
-        output_THD = kernels.attention(q_THD, cache_NP2KD, view.prepared, spec)
-        return self._kernels.linear(output_THD.flatten(1), layer.o, layer.o_bias)
+        output_THD = kernels.attention(q_THD, cache_NP2KD, view.prepared, spec, layer.sinks_H)
+        return self._linear(output_THD.flatten(1), layer.o)
+
+    def _norm_queries_and_keys(self, qkv_TX: Tensor, layer: LayerWeights) -> None:
+        """The norms that no fused operation has, in place."""
+        if layer.q_norm is None or layer.k_norm is None:
+            return
+        spec = self.spec
+        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        for start, size, weight in ((0, q_size, layer.q_norm), (q_size, kv_size, layer.k_norm)):
+            part_TX = qkv_TX[:, start : start + size]
+            if spec.qk_norm is QKNorm.WIDTH:
+                part_TX.copy_(self._kernels.rms_norm(part_TX.contiguous(), weight, spec.norm_eps, spec.norm_offset))
+            else:
+                heads_XD = part_TX.reshape(-1, spec.head_dim)
+                ones_D = weight.new_ones(spec.head_dim)
+                normed_XD = self._kernels.layer_norm(heads_XD, ones_D, None, spec.norm_eps)
+                part_TX.copy_(normed_XD.view(len(part_TX), -1) * weight.flatten())
+
+    def _mlp(self, x_TE: Tensor, mlp: MLPWeights | ExpertMLPWeights) -> Tensor:
+        kernels, activation = self._kernels, self.spec.activation
+        if isinstance(mlp, ExpertMLPWeights):
+            return self._experts(x_TE, mlp)
+        if self.spec.gated:
+            x_TF = kernels.gated_linear(x_TE, mlp.up.weight, mlp.up.bias, activation)
+        else:
+            x_TF = kernels.activation(self._linear(x_TE, mlp.up), activation)
+        return self._linear(x_TF, mlp.down)
+
+    def _experts(self, x_TE: Tensor, mlp: ExpertMLPWeights) -> Tensor:
+        kernels, experts = self._kernels, self.spec.experts
+        assert experts is not None, "the spec says which layers have experts"
+        routed = kernels.route(self._linear(x_TE, mlp.router), experts.routing, mlp.selection_bias_X)
+        output_TE = kernels.experts(x_TE, mlp.experts, routed, self.spec.activation)
+        if mlp.shared is None:
+            return output_TE
+        shared_TE = self._mlp(x_TE, mlp.shared)
+        if mlp.shared_gate is not None:
+            shared_TE = torch.sigmoid(self._linear(x_TE, mlp.shared_gate)) * shared_TE
+        return output_TE + shared_TE
+
+    def _linear(self, x_TK: Tensor, linear: Linear) -> Tensor:
+        return self._kernels.linear(x_TK, linear.weight, linear.bias)
+
+    def _norm(self, x_TE: Tensor, norm: NormWeights | None) -> Tensor:
+        """``x`` normed; itself where there is no norm."""
+        if norm is None:
+            return x_TE
+        spec = self.spec
+        if spec.norm is Norm.RMS:
+            return self._kernels.rms_norm(x_TE, norm.weight, spec.norm_eps, spec.norm_offset)
+        return self._kernels.layer_norm(x_TE, norm.weight, norm.bias, spec.norm_eps)
+
+    def _add(self, x_TE: Tensor, residual_TE: Tensor, norm: NormWeights | None) -> tuple[Tensor, Tensor]:
+        """The residual stream with ``x`` added to it: what the next part of a layer reads, and the new stream."""
+        spec = self.spec
+        if spec.residual_scale != 1.0:
+            x_TE = x_TE * spec.residual_scale
+        if norm is not None and spec.norm is Norm.RMS and spec.block is not Block.POST:
+            return self._kernels.add_rms_norm(x_TE, residual_TE, norm.weight, spec.norm_eps, spec.norm_offset)
+        residual_TE = residual_TE + x_TE
+        normed_TE = self._norm(residual_TE, norm)
+        return normed_TE, normed_TE if spec.block is Block.POST else residual_TE
 
 
 def attention_specs(spec: ArchitectureSpec) -> tuple[AttentionSpec, ...]:
@@ -165,6 +222,8 @@ def attention_specs(spec: ArchitectureSpec) -> tuple[AttentionSpec, ...]:
             scale=spec.attention_scale,
             window=window,
             soft_cap=spec.attention_soft_cap,
+            alibi_slopes=spec.alibi_slopes,
+            sinks=spec.attention_sinks,
         )
         for window in spec.windows
     )

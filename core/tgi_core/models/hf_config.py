@@ -9,8 +9,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tgi_core.errors import ExitCode, StartupError
-from tgi_core.models.spec import LayerSpec, LinearScaling, Llama3Scaling, RopeScaling, RopeSpec, YarnScaling
+from tgi_core.errors import ExitCode, StartupError, UnsupportedModelError
+from tgi_core.models.spec import (
+    LayerSpec,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    RopeScaling,
+    RopeSpec,
+    YarnScaling,
+)
 
 T = TypeVar("T")
 
@@ -22,7 +30,12 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
 }
+"""Names of activations and what the kernels call them."""
+
+PLAIN_ACTIVATIONS: Mapping[str, str] = {**ACTIVATIONS, "relu": "relu", "relu2": "relu2"}
+"""Those of an MLP without a gate."""
 
 LARGEST_SIZE = 1 << 24
 """No dimension of a model comes near it; a larger number is damage, and would end in an allocation that fails."""
@@ -36,9 +49,20 @@ _FIX = "Serve another model, or write an architecture plugin that knows this one
 class HFConfig:
     """Typed access to a configuration; every complaint names the key."""
 
-    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+    def __init__(
+        self, values: Mapping[str, Any], where: str = "config.json", other_names: Mapping[str, str] | None = None
+    ) -> None:
         self._values = values
         self._where = where
+        self._other_names = other_names or {}
+
+    def with_names(self, **other_names: str) -> HFConfig:
+        """The same configuration, in which a key that is absent may have another name: usual name = name here."""
+        return HFConfig(self._values, self._where, {**self._other_names, **other_names})
+
+    def with_values(self, **values: Any) -> HFConfig:
+        """The same configuration with values that it keeps elsewhere."""
+        return HFConfig({**self._values, **values}, self._where, self._other_names)
 
     @classmethod
     def read(cls, model_dir: Path) -> HFConfig:
@@ -61,7 +85,7 @@ class HFConfig:
 
     def has(self, key: str) -> bool:
         """Whether ``key`` is there and not null."""
-        return self._values.get(key) is not None
+        return self._values.get(self._name(key)) is not None
 
     def get(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of ``key`` as ``kind``; null counts as absent.
@@ -69,6 +93,7 @@ class HFConfig:
         Raises:
             StartupError: it is absent without a default, or of another type.
         """
+        key = self._name(key)
         value = self._values.get(key)
         if value is None:
             value = default
@@ -113,21 +138,27 @@ class HFConfig:
 
     def refuse(self, key: str, reason: str) -> StartupError:
         """The error that says ``key`` has a value that is not supported."""
+        key = self._name(key)
         return StartupError(f"`{key}` = {self._values.get(key)!r} in {self._where}: {reason}.", _FIX, ExitCode.MODEL)
+
+    def unsupported(self, key: str, reason: str) -> UnsupportedModelError:
+        """The error that says ``key`` asks for what is valid and not built."""
+        error = self.refuse(key, reason)
+        return UnsupportedModelError(error.cause, error.fix, error.exit_code)
 
     def refuse_if_set(self, *keys: str) -> None:
         """Refuse features that would change the computation and are not built: anything but null, false and 0."""
         for key in keys:
             if self._values.get(key):
-                raise self.refuse(key, "not supported")
+                raise self.unsupported(key, "not supported")
 
-    def activation(self, *keys: str) -> str:
+    def activation(self, *keys: str, known: Mapping[str, str] = ACTIVATIONS, default: str | None = None) -> str:
         """The activation that the first key present names."""
         key = next((key for key in keys if self.has(key)), keys[-1])
-        name = self.get(key, str)
-        if name not in ACTIVATIONS:
-            raise self.refuse(key, f"unknown activation; known are {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[name]
+        name = self.get(key, str, default)
+        if name not in known:
+            raise self.unsupported(key, f"unknown activation; known are {', '.join(known)}")
+        return known[name]
 
     def layer_types(self, default: list[str]) -> list[str]:
         """The attention type of each layer: "full_attention" or "sliding_attention"."""
@@ -136,17 +167,26 @@ class HFConfig:
             raise self.refuse("layer_types", f"{len(types)} entries for {len(default)} layers")
         for name in types:
             if name not in (FULL, SLIDING):
-                raise self.refuse("layer_types", f"unknown type `{name}`")
+                raise self.unsupported("layer_types", f"unknown type `{name}`")
         return types
 
-    def layers(self, types: list[str], rope_of: Mapping[str, int] | None = None) -> tuple[LayerSpec, ...]:
-        """A layer spec for each type; ``rope_of`` says which rope a type uses, the first by default."""
+    def layers(self, types: list[str], rope_of: Mapping[str, int | None] | None = None) -> tuple[LayerSpec, ...]:
+        """A layer spec for each type; ``rope_of`` says which rope a type uses if any, the first by default."""
         window = self.size("sliding_window", most=LONGEST_CONTEXT) if SLIDING in types else None
         ropes = rope_of or {}
         return tuple(LayerSpec(window if name == SLIDING else None, ropes.get(name, 0)) for name in types)
 
+    def _name(self, key: str) -> str:
+        """The name under which ``key`` stands here."""
+        return key if self._values.get(key) is not None else self._other_names.get(key, key)
+
     def rope(
-        self, head_dim: int, layer_type: str | None = None, default_theta: float = 10_000.0, theta_key: str = ""
+        self,
+        head_dim: int,
+        layer_type: str | None = None,
+        default_theta: float = 10_000.0,
+        theta_key: str = "",
+        default_partial: float = 1.0,
     ) -> RopeSpec:
         """The rotary embedding, from ``rope_parameters`` (5.x) or ``rope_theta`` and ``rope_scaling`` (4.x).
 
@@ -155,6 +195,7 @@ class HFConfig:
             layer_type: whose, where the configuration keeps one a layer type.
             default_theta: base when none is named.
             theta_key: the old spelling's key of this layer type's base; it then has no scaling.
+            default_partial: share of the features that is rotated when none is named.
         """
         key = "rope_parameters" if self.has("rope_parameters") else "rope_scaling"
         if self.has("rope_parameters"):
@@ -165,16 +206,18 @@ class HFConfig:
         else:
             values = HFConfig({}, self._where) if theta_key else self.section(key, {})
             theta = self.positive(theta_key or "rope_theta", default_theta, above=1.0)
-        partial = values.positive("partial_rotary_factor", self.positive("partial_rotary_factor", 1.0))
+        partial = values.positive("partial_rotary_factor", self.positive("partial_rotary_factor", default_partial))
         rotary_dim = int(head_dim * partial)
         if rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
             raise self.refuse("head_dim", f"{rotary_dim} of {head_dim} features cannot be rotated in pairs")
-        return RopeSpec(theta=theta, rotary_dim=rotary_dim, scaling=self._scaling(key, values))
+        return RopeSpec(theta=theta, rotary_dim=rotary_dim, scaling=self._scaling(key, values, rotary_dim))
 
-    def _scaling(self, key: str, values: HFConfig) -> RopeScaling | None:
+    def _scaling(self, key: str, values: HFConfig, rotary_dim: int) -> RopeScaling | None:
         kind = values.get("rope_type", str, values.get("type", str, "default"))
         match kind:
-            case "default":
+            case "default" | "dynamic":
+                # Dynamic scaling leaves the context that the model was trained for as it is. Beyond it every new token
+                # would turn all the keys before it, so what is served ends there.
                 return None
             case "linear":
                 return LinearScaling(values.positive("factor"))
@@ -195,7 +238,23 @@ class HFConfig:
                     original,
                     values.get("truncate", bool, True),
                 )
-        raise self.refuse(key, f"unknown rope type `{kind}`; known are default, linear, llama3, yarn")
+            case "longrope" | "su":
+                return self._long_rope(values, rotary_dim)
+        known = "default, linear, dynamic, llama3, yarn, longrope"
+        raise self.unsupported(key, f"unknown rope type `{kind}`; known are {known}")
+
+    def _long_rope(self, values: HFConfig, rotary_dim: int) -> LongRopeScaling:
+        original = self._original_positions(values)
+        longest = self.size("max_position_embeddings", original, most=LONGEST_CONTEXT)
+        factor = values.positive("factor", longest / original)
+        usual = 1.0 if factor <= 1 or original == 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+        return LongRopeScaling(
+            _pair_factors(values, "short_factor", rotary_dim),
+            _pair_factors(values, "long_factor", rotary_dim),
+            values.positive("attention_factor", values.positive("short_mscale", usual)),
+            values.positive("attention_factor", values.positive("long_mscale", usual)),
+            original,
+        )
 
     def _original_positions(self, values: HFConfig) -> int:
         """The context before it was stretched, in tokens."""
@@ -204,6 +263,15 @@ class HFConfig:
         if holder is None:
             return self.size("max_position_embeddings", most=LONGEST_CONTEXT)
         return holder.size(key, most=LONGEST_CONTEXT)
+
+
+def _pair_factors(values: HFConfig, key: str, rotary_dim: int) -> tuple[float, ...]:
+    factors = tuple(values.get(key, list[float]))
+    if len(factors) != rotary_dim // 2:
+        raise values.refuse(key, f"{len(factors)} factors for {rotary_dim // 2} pairs of features")
+    if not all(0 < factor < math.inf for factor in factors):
+        raise values.refuse(key, "its factors must be numbers above 0")
+    return factors
 
 
 def _yarn_attention_factor(factor: float, values: HFConfig) -> float:

@@ -1,133 +1,25 @@
-"""Brings a model's weights onto the device: reads, checks, merges and packs them, one layer after the other."""
+"""Brings a model's weights onto the device: takes, merges, arranges and packs them, one layer after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import Kernels, PackedWeight
-from tgi_core.contract.shard import LoadProgress
-from tgi_core.errors import ExitCode, StartupError
-from tgi_core.models.decoder import DecoderWeights, LayerWeights
-from tgi_core.models.spec import Architecture, ArchitectureSpec, WeightNames
-
-_MISMATCH = "Check that config.json belongs to these weights."
-
-
-class Checkpoint(Protocol):
-    """What the loader needs of an opened checkpoint."""
-
-    @property
-    def names(self) -> Collection[str]:
-        """Every tensor's name."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Data of all tensors, as stored."""
-
-    def tensor(self, name: str) -> Tensor:
-        """One tensor, on the CPU, in the checkpoint's dtype."""
-
-
-class WeightSource(Protocol):
-    """Where weights come from, by the names that ``WeightNames`` gives them."""
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor on the device in the model's dtype."""
-
-    def drop(self, name: str) -> None:
-        """A tensor that may be there and is not needed."""
-
-    def finish(self) -> None:
-        """All weights of the model have been taken."""
-
-
-class CheckpointSource:
-    """Reads a checkpoint and knows which tensors nobody asked for."""
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        architecture: Architecture,
-        dtype: torch.dtype,
-        device: torch.device,
-        progress: LoadProgress,
-    ) -> None:
-        self._checkpoint = checkpoint
-        self._dtype = dtype
-        self._device = device
-        self._progress = progress
-        self._loaded_bytes = 0
-        self._unused = {
-            _canonical(name, architecture): name
-            for name in checkpoint.names
-            if not name.startswith(architecture.ignored or ("\0",)) and not name.endswith("rotary_emb.inv_freq")
-        }
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Read one tensor.
-
-        Raises:
-            StartupError: it is missing or has another shape.
-        """
-        if name not in self._unused:
-            raise StartupError(f"The checkpoint has no tensor `{name}`.", _MISMATCH, ExitCode.MODEL)
-        tensor = self._checkpoint.tensor(self._unused.pop(name))
-        if tuple(tensor.shape) != shape:
-            raise StartupError(
-                f"Tensor `{name}` has shape {list(tensor.shape)}, config.json asks for {list(shape)}.",
-                _MISMATCH,
-                ExitCode.MODEL,
-            )
-        self._loaded_bytes += tensor.nbytes
-        self._progress(self._loaded_bytes, self._checkpoint.total_bytes)
-        return tensor.to(self._device, self._dtype)
-
-    def drop(self, name: str) -> None:
-        """A tensor that may be there and is not needed."""
-        self._unused.pop(name, None)
-
-    def finish(self) -> None:
-        """Refuse a checkpoint that holds more than the model uses.
-
-        Raises:
-            StartupError: tensors are left.
-        """
-        if self._unused:
-            left = sorted(self._unused.values())
-            raise StartupError(
-                f"The checkpoint has {len(left)} tensors that the model does not use: {', '.join(left[:5])}.",
-                _MISMATCH,
-                ExitCode.MODEL,
-            )
-        self._progress(self._checkpoint.total_bytes, self._checkpoint.total_bytes)
-
-
-class RandomSource:
-    """Random weights for benchmarks, scaled so that activations keep their size from layer to layer."""
-
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype = dtype
-        self._device = device
-        self._generator = torch.Generator(device).manual_seed(0)
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A uniform matrix of variance 1 / inputs, or a vector of zeros for a bias and ones for a norm."""
-        if len(shape) == 1:
-            fill = 0.0 if name.endswith(".bias") else 1.0
-            return torch.full(shape, fill, dtype=self._dtype, device=self._device)
-        bound = (3 / shape[1]) ** 0.5
-        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
-        return tensor.uniform_(-bound, bound, generator=self._generator)
-
-    def drop(self, name: str) -> None:
-        """Nothing is there that could be left over."""
-
-    def finish(self) -> None:
-        """Nothing can be left over."""
+from tgi_core.contract.kernels import Kernels
+from tgi_core.models.decoder_weights import (
+    DecoderWeights,
+    ExpertMLPWeights,
+    LayerWeights,
+    Linear,
+    MLPWeights,
+    NormWeights,
+)
+from tgi_core.models.expert_layouts import take_experts
+from tgi_core.models.layouts import arrange_qkv, split_pairs, unit_rows
+from tgi_core.models.sources import WeightSource
+from tgi_core.models.spec import ArchitectureSpec, Block, ExpertsSpec, Norm, QKNorm, WeightNames
 
 
 def load_decoder_weights(
@@ -142,18 +34,25 @@ def load_decoder_weights(
         StartupError: tensors are missing, left over or of the wrong shape.
     """
     builder = _Builder(spec, names, source, kernels)
-    embedding_VE = builder.take(f"{names.embedding}.weight", (spec.vocab_size, spec.hidden_size))
-    layers = tuple(builder.layer(index) for index in range(len(spec.layers)))
-    final_norm_E = builder.take(f"{names.final_norm}.weight", (spec.hidden_size,))
-    if spec.tied_head:
-        source.drop(f"{names.head}.weight")
-        head = kernels.pack_linear(embedding_VE)
-        # A device that packs has the table a second time, in the form its linears want.
-        builder.size_bytes += 0 if head is embedding_VE else embedding_VE.nbytes
-    else:
-        head = builder.linear((names.head,), (spec.vocab_size,), spec.hidden_size)
+    hidden, width = spec.hidden_size, spec.embedding_size or spec.hidden_size
+    embedding_VE = builder.take(f"{names.embedding}.weight", (spec.vocab_size, width))
+    positions_PE = None
+    if spec.learned_positions is not None:
+        positions_PE = builder.take(f"{names.positions}.weight", (spec.learned_positions, hidden))
+    projects = spec.embedding_size is not None
+    weights = DecoderWeights(
+        embedding_VE=embedding_VE,
+        layers=tuple(builder.layer(index) for index in range(len(spec.layers))),
+        final_norm=builder.norm(names.final_norm) if spec.block is not Block.POST else None,
+        head=builder.head(embedding_VE),
+        size_bytes=0,
+        embedding_norm=builder.norm(names.embedding_norm) if spec.embedding_norm else None,
+        positions_PE=positions_PE,
+        project_in=builder.linear((names.project_in,), (hidden,), width, bias=False) if projects else None,
+        project_out=builder.linear((names.project_out,), (width,), hidden, bias=False) if projects else None,
+    )
     source.finish()
-    return DecoderWeights(embedding_VE, layers, final_norm_E, head, builder.size_bytes)
+    return weights._replace(size_bytes=builder.size_bytes)
 
 
 class _Builder:
@@ -172,50 +71,134 @@ class _Builder:
         self.size_bytes += tensor.nbytes
         return tensor
 
+    def head(self, embedding_VE: Tensor) -> Linear:
+        """The head, or the embedding table in its place."""
+        spec, name = self._spec, self._names.head
+        if spec.tied_head:
+            self._source.drop(f"{name}.weight")
+            weight_VE = embedding_VE
+        else:
+            weight_VE = self.take(f"{name}.weight", (spec.vocab_size, embedding_VE.shape[1]))
+        if spec.unit_head_rows:
+            weight_VE = unit_rows(weight_VE)
+        weight = self._kernels.pack_linear(weight_VE)
+        if spec.tied_head and weight is not embedding_VE:
+            # A device that packs has the table a second time, in the form its linears want.
+            self.size_bytes += embedding_VE.nbytes
+        return Linear(weight, self.take(f"{name}.bias", (spec.vocab_size,)) if spec.head_bias else None)
+
     def layer(self, index: int) -> LayerWeights:
         """Layer ``index``."""
         spec, names = self._spec, self._names
-        hidden, inner = spec.hidden_size, spec.intermediate_size
+        block = spec.block
         q_rows, kv_rows = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        qkv = tuple(name.format(index) for name in names.qkv)
-        gate_up = tuple(name.format(index) for name in names.gate_up)
-        o, down = names.o.format(index), names.down.format(index)
+        o = (names.o.format(index),)
+        attention_norm = self.norm(names.attention_norm, index) if block is not Block.OUT else None
+        mlp_norm = self.norm(names.mlp_norm, index) if block not in (Block.OUT, Block.PARALLEL) else None
+        attention_out_norm = mlp_out_norm = None
+        if block in (Block.SANDWICH, Block.OUT):
+            attention_out_norm = self.norm(names.attention_out_norm, index)
+            mlp_out_norm = self.norm(names.mlp_out_norm, index)
+        elif block is Block.POST:
+            attention_norm, mlp_norm, mlp_out_norm = None, attention_norm, mlp_norm
         return LayerWeights(
-            attention_norm_E=self._norm(names.attention_norm, index),
-            qkv=self.linear(qkv, (q_rows, kv_rows, kv_rows), hidden),
-            qkv_bias=self._bias(qkv, (q_rows, kv_rows, kv_rows)) if spec.qkv_bias else None,
-            q_norm_D=self._norm(names.q_norm, index, spec.head_dim) if spec.qk_norm else None,
-            k_norm_D=self._norm(names.k_norm, index, spec.head_dim) if spec.qk_norm else None,
-            o=self.linear((o,), (hidden,), q_rows),
-            o_bias=self._bias((o,), (hidden,)) if spec.o_bias else None,
-            attention_out_norm_E=self._norm(names.attention_out_norm, index) if spec.sandwich_norms else None,
-            mlp_norm_E=self._norm(names.mlp_norm, index),
-            gate_up=self.linear(gate_up, (inner, inner), hidden),
-            gate_up_bias=self._bias(gate_up, (inner, inner)) if spec.mlp_bias else None,
-            down=self.linear((down,), (hidden,), inner),
-            down_bias=self._bias((down,), (hidden,)) if spec.mlp_bias else None,
-            mlp_out_norm_E=self._norm(names.mlp_out_norm, index) if spec.sandwich_norms else None,
+            attention_norm=attention_norm,
+            qkv=self._qkv(index, (q_rows, kv_rows, kv_rows)),
+            q_norm=self._head_norm(names.q_norm, index, spec.num_heads),
+            k_norm=self._head_norm(names.k_norm, index, spec.num_kv_heads),
+            o=self.linear(o, (spec.hidden_size,), q_rows, bias=spec.o_bias, transposed=names.transposed),
+            attention_out_norm=attention_out_norm,
+            mlp_norm=mlp_norm,
+            mlp=self._mlp(index),
+            mlp_out_norm=mlp_out_norm,
+            sinks_H=self.take(names.sinks.format(index), (spec.num_heads,)) if spec.attention_sinks else None,
         )
 
-    def linear(self, names: Sequence[str], rows: Sequence[int], inputs: int) -> PackedWeight:
-        """The packed weight whose parts, of ``rows`` rows each, the checkpoint keeps under ``names``."""
-        return self._kernels.pack_linear(self._joined(names, ".weight", rows, (inputs,)))
+    def linear(
+        self, names: Sequence[str], rows: Sequence[int], inputs: int, *, bias: bool, transposed: bool = False
+    ) -> Linear:
+        """A linear whose parts, of ``rows`` rows each, the checkpoint keeps under ``names``."""
+        weight = self._kernels.pack_linear(self._weight(names, rows, inputs, transposed=transposed))
+        return Linear(weight, self._joined(names, ".bias", rows) if bias else None)
 
-    def _bias(self, names: Sequence[str], rows: Sequence[int]) -> Tensor:
-        return self._joined(names, ".bias", rows, ())
+    def norm(self, name: str, index: int = 0) -> NormWeights:
+        """One of the norms over the hidden size."""
+        kind, shape = self._spec.norm, (self._spec.hidden_size,)
+        name = name.format(index)
+        if kind is Norm.LAYER_PLAIN:
+            return NormWeights(self._source.ones(shape))
+        weight = self.take(f"{name}.weight", shape)
+        return NormWeights(weight, self.take(f"{name}.bias", shape) if kind is Norm.LAYER_BIAS else None)
 
-    def _joined(self, names: Sequence[str], suffix: str, rows: Sequence[int], rest: tuple[int, ...]) -> Tensor:
-        # One name for several parts is a checkpoint that stores them merged.
-        sizes = rows if len(names) == len(rows) else (sum(rows),)
-        parts = [self.take(name + suffix, (size, *rest)) for name, size in zip(names, sizes, strict=True)]
+    def _qkv(self, index: int, rows: tuple[int, int, int]) -> Linear:
+        spec, names = self._spec, self._names
+        parts = tuple(name.format(index) for name in names.qkv)
+        weight = self._weight(parts, rows, spec.hidden_size, transposed=names.transposed)
+        packed = self._kernels.pack_linear(arrange_qkv(weight, spec, names))
+        return Linear(packed, arrange_qkv(self._joined(parts, ".bias", rows), spec, names) if spec.qkv_bias else None)
+
+    def _head_norm(self, name: str, index: int, heads: int) -> Tensor | None:
+        spec, size = self._spec, self._spec.head_dim
+        match spec.qk_norm:
+            case None:
+                return None
+            case QKNorm.HEAD:
+                rows = self.take(f"{name.format(index)}.weight", (size,))[None]
+            case QKNorm.WIDTH:
+                rows = self.take(f"{name.format(index)}.weight", (heads * size,)).view(heads, size)
+            case QKNorm.HEAD_LAYER:
+                if name.count("{}") > 1:
+                    weights = [self.take(f"{name.format(index, head)}.weight", (size,)) for head in range(heads)]
+                    rows = torch.stack(weights)
+                else:
+                    rows = self.take(f"{name.format(index)}.weight", (heads, size))
+        return split_pairs(rows, spec, self._names).flatten()
+
+    def _mlp(self, index: int) -> MLPWeights | ExpertMLPWeights:
+        spec, names = self._spec, self._names
+        if spec.layers[index].has_experts and spec.experts is not None:
+            return self._experts(spec.experts, index)
+        return self._dense(names.gate_up, names.down, spec.intermediate_size, index)
+
+    def _dense(self, gate_up: tuple[str, ...], down: str, inner: int, index: int) -> MLPWeights:
+        spec, transposed = self._spec, self._names.transposed
+        up = tuple(name.format(index) for name in gate_up)
+        rows = (inner, inner) if spec.gated else (inner,)
+        down_rows = (spec.hidden_size,)
+        return MLPWeights(
+            up=self.linear(up, rows, spec.hidden_size, bias=spec.mlp_bias, transposed=transposed),
+            down=self.linear((down.format(index),), down_rows, inner, bias=spec.mlp_bias, transposed=transposed),
+        )
+
+    def _experts(self, experts: ExpertsSpec, index: int) -> ExpertMLPWeights:
+        names, hidden, count = self._names.experts, self._spec.hidden_size, experts.num_experts
+        shared = shared_gate = bias_X = None
+        if experts.shared_size is not None:
+            shared = self._dense(names.shared_gate_up, names.shared_down, experts.shared_size, index)
+            if experts.shared_gate:
+                shared_gate = self.linear((names.shared_gate.format(index),), (1,), hidden, bias=False)
+        if experts.selection_bias:
+            bias_X = self.take(names.selection_bias.format(index), (count,))
+        return ExpertMLPWeights(
+            router=self.linear((names.router.format(index),), (count,), hidden, bias=experts.router_bias),
+            selection_bias_X=bias_X,
+            experts=take_experts(experts, names, hidden, layer=index, take=self.take, kernels=self._kernels),
+            shared=shared,
+            shared_gate=shared_gate,
+        )
+
+    def _weight(self, names: Sequence[str], rows: Sequence[int], inputs: int, *, transposed: bool) -> Tensor:
+        if not transposed:
+            return self._joined(names, ".weight", rows, (inputs,))
+        parts = [self.take(f"{name}.weight", (inputs, size)).t() for name, size in _named_parts(names, rows)]
+        return torch.cat(parts).contiguous()
+
+    def _joined(self, names: Sequence[str], suffix: str, rows: Sequence[int], rest: tuple[int, ...] = ()) -> Tensor:
+        parts = [self.take(name + suffix, (size, *rest)) for name, size in _named_parts(names, rows)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _norm(self, name: str, index: int, size: int | None = None) -> Tensor:
-        return self.take(f"{name.format(index)}.weight", (size or self._spec.hidden_size,))
 
-
-def _canonical(name: str, architecture: Architecture) -> str:
-    for prefix, replacement in architecture.renames:
-        if name.startswith(prefix):
-            return replacement + name.removeprefix(prefix)
-    return name
+def _named_parts(names: Sequence[str], rows: Sequence[int]) -> list[tuple[str, int]]:
+    # One name for several parts is a checkpoint that stores them merged.
+    sizes = rows if len(names) == len(rows) else (sum(rows),)
+    return list(zip(names, sizes, strict=True))

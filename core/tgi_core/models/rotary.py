@@ -7,21 +7,22 @@ import math
 import torch
 from torch import Tensor
 
-from tgi_core.models.spec import LinearScaling, Llama3Scaling, RopeSpec, YarnScaling
+from tgi_core.models.spec import LinearScaling, Llama3Scaling, LongRopeScaling, RopeSpec, YarnScaling
 
 
 def rotary_table(spec: RopeSpec, num_positions: int, device: torch.device) -> Tensor:
     """cos and sin side by side, float32 [num_positions, 2R], for ``Kernels.rope``.
 
     A table and not a formula in each step: one gather serves all layers, and a position's values cannot depend on
-    which other positions are computed with it.
+    which other positions are computed with it. So a model that stretches only long contexts is stretched when
+    ``num_positions``, the longest that is served, is one.
     """
-    inv_freq_R, factor = _inverse_frequencies(spec)
+    inv_freq_R, factor = _inverse_frequencies(spec, num_positions)
     angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * inv_freq_R
     return torch.cat((angles.cos() * factor, angles.sin() * factor), dim=-1).to(device)
 
 
-def _inverse_frequencies(spec: RopeSpec) -> tuple[Tensor, float]:
+def _inverse_frequencies(spec: RopeSpec, num_positions: int) -> tuple[Tensor, float]:
     """The angle a position adds to each pair of features, and a factor for cos and sin."""
     exponents_R = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float32) / spec.rotary_dim
     inv_freq_R = 1.0 / spec.theta**exponents_R
@@ -32,6 +33,10 @@ def _inverse_frequencies(spec: RopeSpec) -> tuple[Tensor, float]:
             return inv_freq_R / factor, 1.0
         case Llama3Scaling():
             return _llama3(inv_freq_R, spec.scaling), 1.0
+        case LongRopeScaling(short_factors, long_factors, short_attention_factor, long_attention_factor):
+            if num_positions > spec.scaling.original_max_positions:
+                return inv_freq_R / torch.tensor(long_factors), long_attention_factor
+            return inv_freq_R / torch.tensor(short_factors), short_attention_factor
         case YarnScaling():
             return _yarn(inv_freq_R, spec, spec.scaling), spec.scaling.attention_factor
 

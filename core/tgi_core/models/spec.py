@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from tgi_core.contract.experts import RoutingSpec
 
 if TYPE_CHECKING:
     from tgi_core.models.hf_config import HFConfig
@@ -37,7 +40,20 @@ class YarnScaling(msgspec.Struct, frozen=True):
     truncate: bool
 
 
-RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
+class LongRopeScaling(msgspec.Struct, frozen=True):
+    """A divisor for each pair of features, of one list within the original context and of another beyond it.
+
+    cos and sin are multiplied by the list's ``attention_factor``. Source: Ding et al. 2024.
+    """
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    short_attention_factor: float
+    long_attention_factor: float
+    original_max_positions: int
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
 
 
 class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +65,75 @@ class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LayerSpec(msgspec.Struct, frozen=True):
-    """What differs between layers: the attention window (None sees all) and the index into ``ropes``."""
+    """What differs between layers.
+
+    Attributes:
+        window: the attention window in tokens; None sees all.
+        rope: index into ``ArchitectureSpec.ropes``; None rotates nothing.
+        has_experts: its MLP is ``ArchitectureSpec.experts``, and not a dense one.
+    """
 
     window: int | None
-    rope: int
+    rope: int | None
+    has_experts: bool = False
+
+
+class Norm(Enum):
+    """The kind of a model's norms."""
+
+    RMS = "rms"
+    LAYER = "layer"
+    LAYER_BIAS = "layer with bias"
+    LAYER_PLAIN = "layer without weight"
+
+
+class Block(Enum):
+    """Where a layer's norms stand. ``x`` is the residual stream, f the attention, g the MLP, n a norm.
+
+    Sources: Xiong et al. 2020 for the first and the fourth, Wang and Komatsuzaki 2021 for the parallel ones.
+    """
+
+    PRE = "x += f(n(x)); x += g(n(x))"
+    SANDWICH = "x += n(f(n(x))); x += n(g(n(x)))"
+    OUT = "x += n(f(x)); x += n(g(x))"
+    POST = "x = n(x + f(x)); x = n(x + g(x))"
+    PARALLEL = "x += f(n(x)) + g(n(x)), one norm for both"
+    PARALLEL_TWO_NORMS = "x += f(n(x)) + g(m(x))"
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether attention and MLP read the same stream."""
+        return self in (Block.PARALLEL, Block.PARALLEL_TWO_NORMS)
+
+
+class QKNorm(Enum):
+    """How queries and keys are normed before they are rotated."""
+
+    HEAD = "RMS norm over each head, one weight for all heads"
+    WIDTH = "RMS norm over all heads together"
+    HEAD_LAYER = "layer norm over each head, a weight for each head"
+
+
+class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture of experts in place of an MLP; its experts are gated and have the MLP's activation.
+
+    Attributes:
+        num_experts, intermediate_size: X, and F of one expert.
+        routing: how experts are chosen.
+        router_bias, expert_bias: which linears have one.
+        selection_bias: a bias joins the scores for the choice alone.
+        shared_size: F of an MLP that every token goes through beside its experts; None for none.
+        shared_gate: the share of that MLP is weighed by a sigmoid of its own.
+    """
+
+    num_experts: int
+    intermediate_size: int
+    routing: RoutingSpec
+    router_bias: bool = False
+    expert_bias: bool = False
+    selection_bias: bool = False
+    shared_size: int | None = None
+    shared_gate: bool = False
 
 
 class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,15 +145,28 @@ class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
         max_positions: longest sequence the model was made for, in tokens.
         layers: one entry a layer.
         ropes: the kinds of rotary embedding that layers refer to.
-        norm_eps, norm_offset: of every RMS norm; the offset is 1 where checkpoints store ``weight - 1``.
-        activation: of the gated MLP, as ``Kernels.activation_mul`` names it.
+        norm_eps, norm_offset: of every norm; the offset is 1 where checkpoints of RMS norms store ``weight - 1``.
+        activation: of the MLP, as ``Kernels.activation_mul`` and ``Kernels.activation`` name it.
         attention_scale: multiplies attention scores.
         attention_soft_cap, final_soft_cap: ``cap * tanh(x / cap)`` on scores and logits; None leaves them.
-        embedding_scale: multiplies the embeddings.
-        qk_norm: queries and keys have an RMS norm over each head.
-        sandwich_norms: attention and MLP outputs are normed before they join the residual stream.
-        qkv_bias, o_bias, mlp_bias: which linears have one.
+        embedding_scale, residual_scale, logit_scale: multiply the embeddings, what a layer adds to the residual
+            stream, and the logits.
+        norm: the kind of every norm.
+        block: where a layer's norms stand.
+        qk_norm: how queries and keys are normed; None leaves them.
+        qkv_clip: queries, keys and values are cut to plus and minus it; None leaves them.
+        alibi_slopes: a linear bias on distance for each head; None for none.
+        learned_positions: rows of the table of position embeddings; None for no table.
+        position_offset: the row of position 0 in it.
+        embedding_norm: the embeddings are normed.
+        embedding_size: features of the embedding table and the head where projections stand between them and the
+            layers; None where they are E.
+        attention_sinks: every head has a learned score that attends to nothing.
+        experts: the mixture of experts of the layers that have one.
+        gated: the MLP is ``down(act(gate(x)) * up(x))``; otherwise ``down(act(up(x)))``.
+        qkv_bias, o_bias, mlp_bias, head_bias: which linears have one.
         tied_head: the head is the embedding table.
+        unit_head_rows: the head's rows are scaled to length 1.
     """
 
     vocab_size: int
@@ -91,12 +185,26 @@ class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
     attention_soft_cap: float | None = None
     final_soft_cap: float | None = None
     embedding_scale: float = 1.0
-    qk_norm: bool = False
-    sandwich_norms: bool = False
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    norm: Norm = Norm.RMS
+    block: Block = Block.PRE
+    qk_norm: QKNorm | None = None
+    qkv_clip: float | None = None
+    alibi_slopes: tuple[float, ...] | None = None
+    learned_positions: int | None = None
+    position_offset: int = 0
+    embedding_norm: bool = False
+    embedding_size: int | None = None
+    attention_sinks: bool = False
+    experts: ExpertsSpec | None = None
+    gated: bool = True
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    head_bias: bool = False
     tied_head: bool = False
+    unit_head_rows: bool = False
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -104,13 +212,51 @@ class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(layer.window for layer in self.layers))
 
 
-class WeightNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a checkpoint keeps each weight, without ``.weight`` and ``.bias``; ``{}`` stands for the layer's number.
+class ExpertLayout(Enum):
+    """How a checkpoint stores the experts of a layer."""
 
-    A merged weight names its parts in order; a checkpoint that stores it merged names one.
+    EACH = "every expert's matrices by themselves, as those of an MLP"
+    STACKED = "[X, 2F, E] and [X, E, F]"
+    FLAT = "[X * F, E], the last of the three transposed"
+    INTERLEAVED = "[X, E, 2F], gate and up by turns, and [X, F, E], named without `.weight`"
+
+
+class ExpertNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a checkpoint keeps a mixture of experts; with ``ExpertLayout.EACH`` the second ``{}`` is the expert's."""
+
+    router: str = "model.layers.{}.mlp.gate"
+    selection_bias: str = "model.layers.{}.mlp.gate.e_score_correction_bias"
+    gate_up: tuple[str, ...] = (
+        "model.layers.{}.mlp.experts.{}.gate_proj",
+        "model.layers.{}.mlp.experts.{}.up_proj",
+    )
+    down: str = "model.layers.{}.mlp.experts.{}.down_proj"
+    shared_gate_up: tuple[str, ...] = (
+        "model.layers.{}.mlp.shared_expert.gate_proj",
+        "model.layers.{}.mlp.shared_expert.up_proj",
+    )
+    shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
+    shared_gate: str = "model.layers.{}.mlp.shared_expert_gate"
+    layout: ExpertLayout = ExpertLayout.EACH
+
+
+class WeightNames(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how a checkpoint keeps each weight; names are without ``.weight`` and ``.bias``.
+
+    The first ``{}`` of a name stands for the layer's number, a second one for the head's. A merged weight names its
+    parts in order; a checkpoint that stores it merged names one.
+
+    Attributes:
+        qkv_by_group: a merged ``qkv`` holds, for each key head, its query heads, then key, then value.
+        adjacent_pairs: rotation pairs features 2i and 2i + 1; the loader reorders them into halves.
+        transposed: linears of layers are stored [inputs, outputs].
     """
 
     embedding: str = "model.embed_tokens"
+    embedding_norm: str = ""
+    positions: str = ""
+    project_in: str = ""
+    project_out: str = ""
     final_norm: str = "model.norm"
     head: str = "lm_head"
     attention_norm: str = "model.layers.{}.input_layernorm"
@@ -127,6 +273,11 @@ class WeightNames(msgspec.Struct, frozen=True, kw_only=True):
     gate_up: tuple[str, ...] = ("model.layers.{}.mlp.gate_proj", "model.layers.{}.mlp.up_proj")
     down: str = "model.layers.{}.mlp.down_proj"
     mlp_out_norm: str = ""
+    sinks: str = "model.layers.{}.self_attn.sinks"
+    experts: ExpertNames = ExpertNames()
+    qkv_by_group: bool = False
+    adjacent_pairs: bool = False
+    transposed: bool = False
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,8 +287,9 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
         model_type: as ``config.json`` names it.
         build: reads the configuration; raises StartupError for a feature it does not know.
         names: where the checkpoint keeps the weights.
-        renames: checkpoint prefixes and what they stand for, tried in order; the first that fits is replaced.
-        ignored: prefixes of tensors that the text model does not need.
+        renames: checkpoint prefixes and what they stand for, tried in order; the first that fits is replaced. ``{}``
+            stands for a number, the same on both sides.
+        ignored: prefixes of tensors that the text model does not need, with ``{}`` for any number.
     """
 
     model_type: str

@@ -8,7 +8,9 @@ from torch import Tensor
 from tgi_core.contract.kernels import AttentionBatch, AttentionSpec
 
 
-def paged_attention(q_THD: Tensor, cache_NP2KD: Tensor, batch: AttentionBatch, spec: AttentionSpec) -> Tensor:
+def paged_attention(
+    q_THD: Tensor, cache_NP2KD: Tensor, batch: AttentionBatch, spec: AttentionSpec, sinks_H: Tensor | None = None
+) -> Tensor:
     """Causal attention of every row; see ``Kernels.attention``."""
     output_THD = torch.empty_like(q_THD)
     start = 0
@@ -19,9 +21,9 @@ def paged_attention(q_THD: Tensor, cache_NP2KD: Tensor, batch: AttentionBatch, s
         visible_QC = positions_C <= positions_Q[:, None]
         if batch.window is not None:
             visible_QC &= positions_C > positions_Q[:, None] - batch.window
-        output_THD[start : start + q_len] = _attend(
-            q_THD[start : start + q_len], keys_CKD, values_CKD, visible_QC, spec
-        )
+        q_QHD, distances_QC = q_THD[start : start + q_len], positions_C - positions_Q[:, None]
+        scores_HQC = _scores(q_QHD, keys_CKD, distances_QC, spec).masked_fill(~visible_QC, float("-inf"))
+        output_THD[start : start + q_len] = _weigh(scores_HQC, values_CKD, sinks_H, spec)
         start += q_len
     return output_THD
 
@@ -38,12 +40,23 @@ def _gather_row(
     return kv_C2KD[:, 0], kv_C2KD[:, 1], first
 
 
-def _attend(q_QHD: Tensor, keys_CKD: Tensor, values_CKD: Tensor, visible_QC: Tensor, spec: AttentionSpec) -> Tensor:
-    groups = spec.num_heads // spec.num_kv_heads
-    keys_CHD = keys_CKD.repeat_interleave(groups, dim=1).float()
-    values_CHD = values_CKD.repeat_interleave(groups, dim=1).float()
+def _scores(q_QHD: Tensor, keys_CKD: Tensor, distances_QC: Tensor, spec: AttentionSpec) -> Tensor:
+    keys_CHD = keys_CKD.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=1).float()
     scores_HQC = torch.einsum("qhd,chd->hqc", q_QHD.float(), keys_CHD) * spec.scale
     if spec.soft_cap is not None:
         scores_HQC = torch.tanh(scores_HQC / spec.soft_cap) * spec.soft_cap
-    scores_HQC = scores_HQC.masked_fill(~visible_QC, float("-inf"))
-    return torch.einsum("hqc,chd->qhd", scores_HQC.softmax(dim=-1), values_CHD).to(q_QHD.dtype)
+    if spec.alibi_slopes is not None:
+        slopes_H11 = torch.tensor(spec.alibi_slopes, device=q_QHD.device)[:, None, None]
+        scores_HQC = scores_HQC + slopes_H11 * distances_QC
+    return scores_HQC
+
+
+def _weigh(scores_HQC: Tensor, values_CKD: Tensor, sinks_H: Tensor | None, spec: AttentionSpec) -> Tensor:
+    """Softmax of the scores, and the values it weighs; the sink takes its share of the softmax and has no value."""
+    values_CHD = values_CKD.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=1).float()
+    if sinks_H is not None:
+        sinks_HQ1 = sinks_H.float()[:, None, None].expand(-1, scores_HQC.shape[1], 1)
+        weights_HQC = torch.cat((scores_HQC, sinks_HQ1), dim=-1).softmax(dim=-1)[..., :-1]
+    else:
+        weights_HQC = scores_HQC.softmax(dim=-1)
+    return torch.einsum("hqc,chd->qhd", weights_HQC, values_CHD).to(values_CKD.dtype)

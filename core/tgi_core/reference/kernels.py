@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tgi_core.contract.experts import ExpertWeights, PackedExperts, Routed, RoutingSpec
 from tgi_core.contract.kernels import (
     AttentionBatch,
     AttentionSpec,
@@ -18,7 +19,7 @@ from tgi_core.contract.kernels import (
     SampleInputs,
 )
 from tgi_core.contract.state import DeviceState
-from tgi_core.reference import attention, norms, sampling
+from tgi_core.reference import attention, experts, norms, sampling
 from tgi_core.reference.rope import rope
 
 
@@ -51,6 +52,9 @@ class ReferenceKernels(Kernels):
 
     def activation_mul(self, x_T2F: Tensor, activation: str) -> Tensor:
         return norms.activation_mul(x_T2F, activation)
+
+    def activation(self, x_TF: Tensor, activation: str) -> Tensor:
+        return norms.activate(x_TF, activation)
 
     def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         return rope(x_THD, cos_TR, sin_TR)
@@ -94,8 +98,38 @@ class ReferenceKernels(Kernels):
     def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:  # noqa: ARG002
         return batch
 
-    def attention(self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, spec: AttentionSpec) -> Tensor:
-        return attention.paged_attention(q_THD, cache_NP2KD, prepared, spec)
+    def attention(
+        self,
+        q_THD: Tensor,
+        cache_NP2KD: Tensor,
+        prepared: PreparedAttention,
+        spec: AttentionSpec,
+        sinks_H: Tensor | None = None,
+    ) -> Tensor:
+        return attention.paged_attention(q_THD, cache_NP2KD, prepared, spec, sinks_H)
+
+    def pack_experts(self, weight_XNK: Tensor) -> PackedExperts:
+        return [self.pack_linear(weight_NK) for weight_NK in weight_XNK]
+
+    def route(self, logits_TX: Tensor, spec: RoutingSpec, bias_X: Tensor | None) -> Routed:
+        return experts.route(logits_TX, spec, bias_X)
+
+    def experts(self, x_TE: Tensor, weights: ExpertWeights, routed: Routed, activation: str) -> Tensor:
+        chosen_Y = routed.experts_TR.flatten()
+        order_Y = chosen_Y.argsort(stable=True)
+        x_YE = x_TE.index_select(0, order_Y // routed.experts_TR.shape[1])
+        output_YE = torch.empty_like(x_YE)
+        end = 0
+        for expert, count in enumerate(chosen_Y.bincount(minlength=len(weights.gate_up)).tolist()):
+            start, end = end, end + count
+            if count:
+                up_bias = None if weights.gate_up_bias_XN is None else weights.gate_up_bias_XN[expert]
+                down_bias = None if weights.down_bias_XE is None else weights.down_bias_XE[expert]
+                x_BF = self.gated_linear(x_YE[start:end], weights.gate_up[expert], up_bias, activation)
+                output_YE[start:end] = self.linear(x_BF, weights.down[expert], down_bias)
+        # Back in the tokens' order, so that a token's sum does not depend on its neighbours.
+        output_TRE = torch.empty_like(output_YE).index_copy_(0, order_Y, output_YE).view(*routed.experts_TR.shape, -1)
+        return (output_TRE.float() * routed.weights_TR[..., None]).sum(dim=1).to(x_TE.dtype)
 
     def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
         bits_32 = torch.arange(32, dtype=torch.int32, device=masks_RW.device)

@@ -25,5 +25,18 @@ def bind_attention(kernels: Kernels, specs: Iterable[AttentionSpec]) -> Attentio
             bound.append(kernels)
         else:
             bound.append(ReferenceKernels())
-            notes.append(f"attention of {spec} runs on the slower reference kernel")
+            notes.append(f"attention {_describe(spec)} runs on the slower reference kernel")
     return AttentionBinding(tuple(bound), tuple(notes))
+
+
+def _describe(spec: AttentionSpec) -> str:
+    parts = [f"of {spec.num_heads} heads over {spec.num_kv_heads} key heads of {spec.head_dim} features"]
+    if spec.window is not None:
+        parts.append(f"a window of {spec.window}")
+    if spec.soft_cap is not None:
+        parts.append("a soft cap")
+    if spec.alibi_slopes is not None:
+        parts.append("a bias on distance")
+    if spec.sinks:
+        parts.append("sinks")
+    return ", ".join(parts)

@@ -33,10 +33,9 @@ from tgi_core.contract import (
     Ticket,
 )
 from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
-from tgi_core.models.architecture import find_architecture
-from tgi_core.models.decoder import Decoder, KVView, attention_specs
-from tgi_core.models.hf_config import HFConfig
-from tgi_core.models.loader import CheckpointSource, RandomSource, WeightSource, load_decoder_weights
+from tgi_core.models.choose import choose_model
+from tgi_core.models.decoder import KVView
+from tgi_core.models.model import LoadedModel, LoadOptions
 from tgi_core.models.rotary import rotary_table
 from tgi_core.plugins import Plugins
 from tgi_core.reference.sampling import WHOLE_ROWS
@@ -51,7 +50,6 @@ from tgi_core.shards.sampling import Sampler, StepTokens
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.tables import apply_plan, make_state
 from tgi_core.shards.worker import InlineWorker, ThreadWorker, Worker
-from tgi_core.weights.checkpoint import Checkpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -117,25 +115,27 @@ class EagerShard(ModelShard):
                 ExitCode.BACKEND,
             )
         self._dtype: torch.dtype = getattr(torch, spec.dtype)
-        config = HFConfig.read(spec.model_dir)
-        self._architecture = find_architecture(config)
-        self._model = self._architecture.build(config)
+        self._model = choose_model(spec.model_dir)
+        self._windows = tuple(attention.window for attention in self._model.attention)
         self._rules = RuleSet(Plugins.discover().logits_rules())
-        if capabilities.head_dims and self._model.head_dim not in capabilities.head_dims:
-            raise StartupError(
-                f"The device's attention does not take heads of {self._model.head_dim} features.",
-                "Use another backend.",
-                ExitCode.BACKEND,
-            )
-        attention = bind_attention(kernels, attention_specs(self._model))
+        for attention_spec in self._model.attention:
+            if capabilities.head_dims and attention_spec.head_dim not in capabilities.head_dims:
+                raise StartupError(
+                    f"The device's attention does not take heads of {attention_spec.head_dim} features.",
+                    "Use another backend.",
+                    ExitCode.BACKEND,
+                )
+        attention = bind_attention(kernels, self._model.attention)
         self.notes: list[str] = [*kernels.notes, *attention.notes]
+        if self._model.reason:
+            self.notes.append(f"runs as {self._model.path}. {self._model.reason}")
         self.extra_parameters = self._rules.extra_parameters
         self._attention_kernels = attention.kernels
         # The reference's attention reads lengths on the host, where a recorded step does not know them.
         own_attention = all(bound is kernels for bound in self._attention_kernels)
-        self._records = capabilities.graph is not GraphMode.NONE and own_attention
+        self._records = capabilities.graph is not GraphMode.NONE and own_attention and self._model.records(kernels)
         self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
-        self._decoder: Decoder | None = None
+        self._decoder: LoadedModel | None = None
         self._state: DeviceState | None = None
         self._slots: SlotTable | None = None
         self._sampler: Sampler | None = None
@@ -185,16 +185,15 @@ class EagerShard(ModelShard):
 
     @torch.inference_mode()
     def _load(self, progress: LoadProgress) -> None:
-        device = self._device.torch_device
-        source: WeightSource
-        if self._spec.load_format == "dummy":
-            source = RandomSource(self._dtype, device)
-        else:
-            checkpoint = Checkpoint.open(self._spec.model_dir)
-            source = CheckpointSource(checkpoint, self._architecture, self._dtype, device, progress)
-        weights = load_decoder_weights(self._model, self._architecture.names, source, self._kernels)
-        self._weights_bytes = weights.size_bytes
-        self._decoder = Decoder(self._model, weights, self._kernels, self._attention_kernels)
+        options = LoadOptions(
+            load_format=self._spec.load_format,
+            dtype=self._dtype,
+            device=self._device.torch_device,
+            kernels=self._kernels,
+            attention_kernels=self._attention_kernels,
+            progress=progress,
+        )
+        self._decoder, self._weights_bytes = self._model.load(options)
 
     @torch.inference_mode()
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
@@ -231,7 +230,7 @@ class EagerShard(ModelShard):
             num_tokens = min(num_tokens, max(_HOST_WARM_UP_TOKENS, limits.max_slots))
         num_rows = min(limits.max_slots, num_tokens)
         q_lens = [1] * (num_rows - 1) + [num_tokens - num_rows + 1]
-        self._allocate(num_rows, num_tokens + 1, [1] * len(self._model.windows))
+        self._allocate(num_rows, num_tokens + 1, [1] * len(self._windows))
         self._device.synchronize()
         self._device.reset_peak()
         before_bytes = self._device.memory().peak_bytes
@@ -297,13 +296,13 @@ class EagerShard(ModelShard):
 
     def _kv_groups(self) -> list[KVGroup]:
         assert self._decoder is not None, "load comes before warm_up"
-        model, layers = self._model, self._decoder.group_of_layer
-        layer_bytes = self._block_size * 2 * model.num_kv_heads * model.head_dim * self._dtype.itemsize
-        return [
+        groups = []
+        for group, spec in enumerate(self._model.attention):
+            layer_bytes = self._block_size * 2 * spec.num_kv_heads * spec.head_dim * self._dtype.itemsize
             # Where windows are not supported their blocks are kept to the end; attention still looks back no further.
-            KVGroup(window if self._capabilities.sliding_window else None, layers.count(group) * layer_bytes)
-            for group, window in enumerate(model.windows)
-        ]
+            window = spec.window if self._capabilities.sliding_window else None
+            groups.append(KVGroup(window, self._model.group_of_layer.count(group) * layer_bytes))
+        return groups
 
     def _allocate(self, max_slots: int, max_total_tokens: int, blocks: list[int]) -> None:
         """Make caches and tables; they replace those of a measurement."""
@@ -313,13 +312,20 @@ class EagerShard(ModelShard):
         caches = [
             # One block more than the scheduler knows of: the scratch block.
             self._device.zeros(
-                (blocks[group] + 1, self._block_size, 2, model.num_kv_heads, model.head_dim), self._dtype
+                (
+                    blocks[group] + 1,
+                    self._block_size,
+                    2,
+                    model.attention[group].num_kv_heads,
+                    model.attention[group].head_dim,
+                ),
+                self._dtype,
             )
-            for group in self._decoder.group_of_layer
+            for group in model.group_of_layer
         ]
         blocks_per_slot = -(-max_total_tokens // self._block_size)
         self._state = make_state(
-            max_slots, max_total_tokens, blocks_per_slot, len(model.windows), caches, rules=self._rules
+            max_slots, max_total_tokens, blocks_per_slot, len(self._windows), caches, rules=self._rules
         )
         # Rows that pad a step have one token, whose keys and values go to the scratch block.
         self._state.lengths_S[-1:] = 1
@@ -339,14 +345,14 @@ class EagerShard(ModelShard):
         assert state is not None, "warm_up comes before launch"
         assert slots is not None
         assert decoder is not None
-        apply_plan(plan, state, slots, decoder.group_of_layer, self._kernels)
+        apply_plan(plan, state, slots, self._model.group_of_layer, self._kernels)
         if self._graphs is not None and self._graphs.takes(plan):
             if self._graphs.samples(plan):
                 decoded = self._graphs.replay(plan)
                 return _Forward(None, decoded.ids_B, StepTokens(Sampled(*decoded), self._device.record_event()))
             hidden_BE, slots_B = self._graphs.replay_hidden(plan)
             return _Forward(decoder.logits(hidden_BE), slots_B)
-        batch = make_batch(plan, state, self._model.windows, self._block_size)
+        batch = make_batch(plan, state, self._windows, self._block_size)
         hidden_TE = self._hidden(state, decoder, batch.ids_T, batch.positions_T, batch.attention)
         prompt_scores = score_prompts(plan, hidden_TE, state, slots, decoder)
         if not any(plan.samples):
@@ -358,7 +364,7 @@ class EagerShard(ModelShard):
     def _hidden(
         self,
         state: DeviceState,
-        decoder: Decoder,
+        decoder: LoadedModel,
         ids_T: Tensor,
         positions_T: Tensor,
         batches: Sequence[AttentionBatch],
@@ -371,7 +377,7 @@ class EagerShard(ModelShard):
             rotaries.append((cos_sin_T2R[:, :half], cos_sin_T2R[:, half:]))
         views = [
             KVView(batch.slot_mapping_T, kernels.prepare_attention(batch, spec))
-            for batch, kernels, spec in zip(batches, self._attention_kernels, attention_specs(self._model), strict=True)
+            for batch, kernels, spec in zip(batches, self._attention_kernels, self._model.attention, strict=True)
         ]
         return decoder.hidden(ids_T, positions_T, rotaries, views, state.kv)
 
@@ -395,7 +401,7 @@ class EagerShard(ModelShard):
                 window=window,
             )
             for block_tables_BM, slot_mapping_B, window in zip(
-                inputs.block_tables, inputs.slot_mappings, self._model.windows, strict=True
+                inputs.block_tables, inputs.slot_mappings, self._windows, strict=True
             )
         ]
         return self._hidden(state, decoder, inputs.ids_B, inputs.positions_B, batches)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import DeviceState, PromptLogprobs, StepPlan
-from tgi_core.models.decoder import Decoder
+from tgi_core.models.model import LoadedModel
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.transfer import download
 
@@ -42,7 +42,7 @@ class PromptScores(NamedTuple):
 
 
 def score_prompts(
-    plan: StepPlan, hidden_TE: Tensor, state: DeviceState, slots: SlotTable, decoder: Decoder
+    plan: StepPlan, hidden_TE: Tensor, state: DeviceState, slots: SlotTable, decoder: LoadedModel
 ) -> PromptScores | None:
     """Score the chunks of the rows in ``plan.prompt_logprobs``; None when there are none.
 
@@ -71,7 +71,7 @@ def score_prompts(
     return PromptScores(chunks, download(torch.cat(pieces)) if pieces else torch.empty(0))
 
 
-def next_logprobs(hidden_RE: Tensor, next_ids_R: Tensor, decoder: Decoder) -> Tensor:
+def next_logprobs(hidden_RE: Tensor, next_ids_R: Tensor, decoder: LoadedModel) -> Tensor:
     """The model's log-probability of the token after each hidden state: float32 [R]."""
     logprobs_RV = decoder.logits(hidden_RE).log_softmax(dim=-1, dtype=torch.float32)
     return logprobs_RV.gather(1, next_ids_R.long()[:, None]).squeeze(1)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from safetensors import SafetensorError, safe_open
 
 from tgi_core.errors import ExitCode, StartupError
+from tgi_core.weights.consolidated import CONSOLIDATED, ConsolidatedNames
+from tgi_core.weights.weight_file import DOWNLOAD_AGAIN, WeightFile
 
 if TYPE_CHECKING:
     import torch
@@ -17,15 +20,25 @@ if TYPE_CHECKING:
 _INDEX_NAME = "model.safetensors.index.json"
 _SINGLE_NAME = "model.safetensors"
 _NOT_WEIGHTS = ("arguments", "args", "training")
-_DOWNLOAD_AGAIN = "Download or copy the model again."
 
 
 class _Index(msgspec.Struct):
     weight_map: dict[str, str]
 
 
+class _Place(NamedTuple):
+    """Where a tensor lies: its file, its name there, and what undoes the way it is stored."""
+
+    file: WeightFile
+    name: str
+    restore: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+
 class Checkpoint:
     """The tensors of a model folder, whichever of its files they lie in.
+
+    A file is mapped into memory while some of its tensors have not been read, so a pass over all of them in the order
+    of the files keeps little more than one file mapped.
 
     Attributes:
         model_dir: the folder.
@@ -33,18 +46,21 @@ class Checkpoint:
         total_bytes: data of all tensors, as stored.
     """
 
-    def __init__(self, model_dir: Path, files: dict[str, Any], total_bytes: int) -> None:
+    def __init__(self, model_dir: Path, places: dict[str, _Place], total_bytes: int) -> None:
         self.model_dir = model_dir
-        self.names = frozenset(files)
+        self.names = frozenset(places)
         self.total_bytes = total_bytes
-        self._files = files
+        self._places = places
+        self._files = list(dict.fromkeys(place.file for place in places.values()))
+        self._asked_for = 0
 
     @classmethod
     def open(cls, model_dir: Path) -> Checkpoint:
         """Find the weight files of ``model_dir`` and read their headers; no tensor is read.
 
         Takes ``model.safetensors``, the shards of ``model.safetensors.index.json``, or else every ``*.safetensors``
-        file that is not named after training arguments.
+        file that is not named after training arguments; Mistral's ``consolidated*.safetensors`` only where there is
+        nothing else, and under Hugging Face's names.
 
         Raises:
             StartupError: there are no weights in this format, a shard is missing, or a file is damaged.
@@ -59,7 +75,19 @@ class Checkpoint:
         )
         if not paths:
             raise _no_weights(model_dir)
-        return cls._from_files(model_dir, paths)
+        own = [path for path in paths if not path.name.startswith(CONSOLIDATED)]
+        if own:
+            return cls._from_files(model_dir, own)
+        return cls._from_files(model_dir, paths, ConsolidatedNames.read(model_dir))
+
+    @classmethod
+    def of_file(cls, path: Path) -> Checkpoint:
+        """The tensors of one safetensors file.
+
+        Raises:
+            StartupError: the file is damaged.
+        """
+        return cls._from_files(path.parent, [path])
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor called ``name``, on the CPU, in the checkpoint's dtype, backed by the mapped file.
@@ -67,14 +95,10 @@ class Checkpoint:
         Raises:
             StartupError: there is no such tensor, or it cannot be read.
         """
-        file = self._file(name)
-        try:
-            tensor: torch.Tensor = file.get_tensor(name)
-        except (SafetensorError, RuntimeError, OSError) as error:
-            raise StartupError(
-                f"Tensor `{name}` in {self.model_dir} cannot be read: {error}.", _DOWNLOAD_AGAIN, ExitCode.MODEL
-            ) from error
-        return tensor
+        place = self._place(name)
+        self._read_ahead(place.file)
+        tensor = place.file.tensor(place.name)
+        return tensor if place.restore is None else place.restore(tensor)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the tensor called ``name``, from the file's header.
@@ -82,31 +106,40 @@ class Checkpoint:
         Raises:
             StartupError: there is no such tensor.
         """
-        return tuple(self._file(name).get_slice(name).get_shape())
+        place = self._place(name)
+        return place.file.shape(place.name)
+
+    def file_name(self, name: str) -> str:
+        """The name of the file that holds the tensor called ``name``.
+
+        Raises:
+            StartupError: there is no such tensor.
+        """
+        return self._place(name).file.path.name
 
     @classmethod
-    def _from_files(cls, model_dir: Path, paths: list[Path]) -> Checkpoint:
-        files: dict[str, Any] = {}
-        owners: dict[str, Path] = {}
-        for path in paths:
-            file = _open_file(path)
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                if name in files:
+    def _from_files(cls, model_dir: Path, paths: list[Path], renamed: ConsolidatedNames | None = None) -> Checkpoint:
+        places: dict[str, _Place] = {}
+        files = [WeightFile(path) for path in paths]
+        for file in files:
+            for stored in file.names:
+                name, restore = (stored, None) if renamed is None else renamed.translate(stored)
+                if name in places:
                     raise StartupError(
-                        f"Both {owners[name].name} and {path.name} in {model_dir} hold a tensor `{name}`.",
+                        f"Both {places[name].file.path.name} and {file.path.name} in {model_dir} hold a tensor "
+                        f"`{name}`.",
                         f"Keep one set of weights, or add {_INDEX_NAME}.",
                         ExitCode.MODEL,
                     )
-                files[name] = file
-                owners[name] = path
-        return cls(model_dir, files, sum(_data_bytes(path) for path in paths))
+                places[name] = _Place(file, stored, restore)
+        return cls(model_dir, places, sum(file.data_bytes for file in files))
 
     @classmethod
     def _from_index(cls, model_dir: Path, index_path: Path) -> Checkpoint:
         try:
             weight_map = msgspec.json.decode(index_path.read_bytes(), type=_Index).weight_map
         except (msgspec.MsgspecError, OSError) as error:
-            raise StartupError(f"{index_path} cannot be read: {error}.", _DOWNLOAD_AGAIN, ExitCode.MODEL) from error
+            raise StartupError(f"{index_path} cannot be read: {error}.", DOWNLOAD_AGAIN, ExitCode.MODEL) from error
         paths = {file_name: model_dir / file_name for file_name in sorted(set(weight_map.values()))}
         missing = [file_name for file_name, path in paths.items() if not path.is_file()]
         if missing:
@@ -116,20 +149,33 @@ class Checkpoint:
                 "Download or copy the missing files into the folder.",
                 ExitCode.MODEL,
             )
-        opened = {file_name: _open_file(path) for file_name, path in paths.items()}
-        held = {file_name: frozenset(file.keys()) for file_name, file in opened.items()}
+        files = {file_name: WeightFile(path) for file_name, path in paths.items()}
         for name, file_name in weight_map.items():
-            if name not in held[file_name]:
+            if name not in files[file_name].names:
                 raise StartupError(
                     f"{index_path} says that `{name}` is in {file_name}, but it is not.",
-                    _DOWNLOAD_AGAIN,
+                    DOWNLOAD_AGAIN,
                     ExitCode.MODEL,
                 )
-        files = {name: opened[file_name] for name, file_name in weight_map.items()}
-        return cls(model_dir, files, sum(_data_bytes(path) for path in paths.values()))
+        for file_name, file in files.items():
+            for name in sorted(file.names - weight_map.keys()):
+                raise StartupError(
+                    f"{model_dir / file_name} holds a tensor `{name}` that {_INDEX_NAME} does not name.",
+                    DOWNLOAD_AGAIN,
+                    ExitCode.MODEL,
+                )
+        places = {name: _Place(files[file_name], name) for name, file_name in weight_map.items()}
+        return cls(model_dir, places, sum(file.data_bytes for file in files.values()))
 
-    def _file(self, name: str) -> Any:
-        if name not in self._files:
+    def _read_ahead(self, file: WeightFile) -> None:
+        """While tensors of one file are used, the disk reads the rest of it and the file after it."""
+        while self._asked_for < len(self._files) and self._asked_for <= self._files.index(file) + 1:
+            upcoming = self._files[self._asked_for]
+            self._asked_for += 1
+            threading.Thread(target=upcoming.read_ahead, name="read-ahead", daemon=True).start()
+
+    def _place(self, name: str) -> _Place:
+        if name not in self._places:
             near = difflib.get_close_matches(name, self.names, n=5, cutoff=0.6)
             like = f" Names like it: {', '.join(near)}." if near else ""
             raise StartupError(
@@ -137,22 +183,7 @@ class Checkpoint:
                 "Check that config.json belongs to these weights.",
                 ExitCode.MODEL,
             )
-        return self._files[name]
-
-
-def _open_file(path: Path) -> Any:
-    try:
-        return safe_open(str(path), framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise StartupError(
-            f"{path} is truncated or no safetensors file: {error}.", _DOWNLOAD_AGAIN, ExitCode.MODEL
-        ) from error
-
-
-def _data_bytes(path: Path) -> int:
-    with path.open("rb") as file:
-        header_bytes = int.from_bytes(file.read(8), "little")
-    return path.stat().st_size - 8 - header_bytes
+        return self._places[name]
 
 
 def _no_weights(model_dir: Path) -> StartupError:
@@ -160,7 +191,7 @@ def _no_weights(model_dir: Path) -> StartupError:
     if pickled:
         return StartupError(
             f"{model_dir} has its weights only as pickle files ({', '.join(pickled[:3])}), not as safetensors.",
-            "Load the model with transformers and call save_pretrained(folder, safe_serialization=True).",
+            f"Convert them once: tgi-serve download-weights {model_dir}",
             ExitCode.MODEL,
         )
     return StartupError(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from tgi_core.errors import ExitCode, StartupError
+from tgi_core.weights.consolidated import CONSOLIDATED
 
 _DESCRIPTION = ["*.json", "*.jinja", "tokenizer*", "*.model"]
-_WEIGHTS = ["*.safetensors"]
-# Exports for other runtimes, and the same weights a second time under the vendor's names.
-_UNWANTED = ["onnx/*", "openvino/*", "original/*", "consolidated*"]
+_PICKLED = ["*.bin", "*.bin.index.json", "*.pt"]
+# Exports for other runtimes, the state of a training, and the vendor's weights in a layout that is not read.
+_UNWANTED = ["onnx/*", "openvino/*", "original/*", "*.pth", "training_args*", "optimizer*", "scheduler*", "rng_state*"]
 
 
 def download_model(
@@ -18,7 +20,8 @@ def download_model(
 ) -> Path:
     """The folder of ``repo_id`` at ``revision`` (default: the main branch) in the cache, with what serving needs.
 
-    Without ``weights`` the files that hold them are left where they are.
+    Without ``weights`` the files that hold them are left where they are. Of weights that a repository has in several
+    forms one is fetched: safetensors in Hugging Face's layout, else in Mistral's, else pickled ones.
     ``HF_HUB_OFFLINE``, ``HF_TOKEN``, ``HF_HOME`` and the hub's other variables hold, and TGI's old ``HF_API_TOKEN``
     where there is no other token; the hub's progress bars are shown.
 
@@ -35,15 +38,17 @@ def download_model(
         RevisionNotFoundError,
     )
 
+    token = os.environ.get("HF_API_TOKEN") if get_token() is None else None
     try:
+        wanted, unwanted = _weight_patterns(_listed_files(repo_id, revision, token)) if weights else ([], [])
         return Path(
             snapshot_download(
                 repo_id,
                 revision=revision,
                 cache_dir=hub_cache_dir,
-                token=os.environ.get("HF_API_TOKEN") if get_token() is None else None,
-                allow_patterns=_DESCRIPTION + (_WEIGHTS if weights else []),
-                ignore_patterns=_UNWANTED,
+                token=token,
+                allow_patterns=_DESCRIPTION + wanted,
+                ignore_patterns=_UNWANTED + unwanted,
             )
         )
     except HFValidationError as error:
@@ -73,6 +78,29 @@ def download_model(
         raise _refuse(
             f"Downloading `{repo_id}` failed: {error}.", "Check the network and the free disk space, then try again."
         ) from error
+
+
+def _listed_files(repo_id: str, revision: str | None, token: str | None) -> list[str]:
+    """The names of the repository's files; none while the hub cannot be reached, when the cache decides."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        return list(HfApi().list_repo_files(repo_id, revision=revision, token=token))
+    except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+        raise
+    except Exception:  # which errors its HTTP library raises depends on the hub client's version
+        return []
+
+
+def _weight_patterns(files: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Patterns of what to fetch of a repository with these files, and of what to leave."""
+    names = [name for name in files if "/" not in name]
+    safetensors = [name for name in names if name.endswith(".safetensors")]
+    if safetensors and all(name.startswith(CONSOLIDATED) for name in safetensors):
+        return ["*.safetensors"], []
+    pickled = not safetensors and any(name.endswith((".bin", ".pt")) for name in names)
+    return (_PICKLED, []) if pickled else (["*.safetensors"], [f"{CONSOLIDATED}*"])
 
 
 def _refuse(cause: str, fix: str) -> StartupError:

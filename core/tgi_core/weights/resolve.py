@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 
 from tgi_core.errors import ExitCode, StartupError
+from tgi_core.weights.consolidated import PARAMS_NAME
 from tgi_core.weights.hub import download_model
 from tgi_core.weights.progress import Progress, no_progress
+from tgi_core.weights.serving import servable_folder, with_weights_of
 
 DEMO_MODEL = "demo"
 """The model id of the small model that comes as a Python package."""
@@ -25,18 +27,31 @@ def resolve_model(
     hub_cache_dir: Path | None = None,
     progress: Progress = no_progress,
     weights: bool = True,
+    weights_dir: Path | None = None,
 ) -> Path:
     """The local folder of ``model_id``, converted or downloaded if need be.
 
     ``model_id`` is ``demo``, a folder, a GGUF file, a folder with nothing but one GGUF file, or the id of a repository
-    on the Hugging Face hub; ``./demo`` is a folder. ``cache_dir`` holds converted GGUF files (default:
+    on the Hugging Face hub; ``./demo`` is a folder. ``cache_dir`` holds what is converted (default:
     ``default_cache_dir()``), ``hub_cache_dir`` downloads (default: the hub library's own cache). Without ``weights`` a
-    folder that is made has everything but them: configuration, tokenizer and templates.
+    folder that is made has everything but them: configuration, tokenizer and templates. With ``weights_dir`` the
+    weights are those of that folder, and the rest is of ``model_id``.
 
     Raises:
         StartupError: there is no such model, or it cannot be downloaded or converted.
     """
     cache_dir = cache_dir or default_cache_dir()
+    if weights_dir is not None:
+        description = resolve_model(
+            model_id,
+            revision=revision,
+            cache_dir=cache_dir,
+            hub_cache_dir=hub_cache_dir,
+            progress=progress,
+            weights=False,
+        )
+        folder = with_weights_of(description, weights_dir, cache_dir)
+        return servable_folder(folder, cache_dir, progress, weights=weights)
     if model_id == DEMO_MODEL:
         return _convert(_demo_gguf(), cache_dir, progress, weights)
     path = Path(model_id).expanduser()
@@ -50,7 +65,8 @@ def resolve_model(
         )
     if _looks_like_path(model_id):
         raise StartupError(f"There is no folder {model_id}.", "Check --model-id.", ExitCode.MODEL)
-    return download_model(model_id, revision, hub_cache_dir, weights=weights)
+    folder = download_model(model_id, revision, hub_cache_dir, weights=weights)
+    return servable_folder(folder, cache_dir, progress, weights=weights)
 
 
 def default_cache_dir() -> Path:
@@ -63,8 +79,8 @@ def default_cache_dir() -> Path:
 
 
 def _resolve_folder(folder: Path, cache_dir: Path, progress: Progress, weights: bool) -> Path:
-    if (folder / "config.json").exists():
-        return folder
+    if (folder / "config.json").exists() or (folder / PARAMS_NAME).exists():
+        return servable_folder(folder, cache_dir, progress, weights=weights)
     ggufs = sorted(folder.glob("*.gguf"))
     if not ggufs:
         return folder

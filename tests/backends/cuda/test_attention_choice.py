@@ -105,6 +105,11 @@ def test_what_no_library_takes(provider: Provider) -> None:
     soft_cap = provider.obstacle(HOPPER, replace(use, specs=capped))
     assert soft_cap is not None
     assert "soft cap" in soft_cap.reason
+    for terms in ({"alibi_slopes": (0.5,) * 32}, {"sinks": True}):
+        specs = (replace(attention_spec(32, 8, 128), **terms),)
+        added = provider.obstacle(HOPPER, replace(use, specs=specs))
+        assert added is not None
+        assert "bias on distance or sinks" in added.reason
     wide = provider.obstacle(HOPPER, replace(use, dtype="float32"))
     assert wide == Obstacle("it does not compute in float32", "Use --dtype bfloat16.")
 

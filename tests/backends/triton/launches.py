@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from tests.backends.triton.support import attention_spec
 from tgi_core.contract import AttentionBatch, AttentionSpec, HeadNorms, SampleInputs
+from tgi_core.contract.experts import ExpertWeights, Routed
 from tgi_core.sampling.params import Tier
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.tables import make_state
@@ -23,6 +25,8 @@ SPECS = {
     "96": attention_spec(32, 32, 96),
     "128, window and soft cap": attention_spec(32, 16, 128, window=4096, soft_cap=50.0),
     "256, window": attention_spec(8, 4, 256, window=1024),
+    "64, window and sinks": replace(attention_spec(64, 8, 64, window=128), sinks=True),
+    "128, bias on distance": replace(attention_spec(32, 32, 128), alibi_slopes=(0.5,) * 32),
 }
 FEW_SPECS = ("128, four a key head", "256, window")
 """Enough for other types than bfloat16."""
@@ -41,6 +45,7 @@ def launches(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, 
     yield "decode, blocks of 16", lambda: attend(kernels, spec, dtype, [1] * 4, block_size=16)
     yield "prefill, blocks of 16", lambda: attend(kernels, spec, dtype, [100, 7], block_size=16)
     yield from _linears(kernels, dtype)
+    yield from _experts(kernels, dtype)
     yield from _elementwise(kernels, dtype)
     for rows in (1, MANY_ROWS):
         logits_BV = make(rows, VOCAB, dtype=dtype)
@@ -70,6 +75,23 @@ def _linears(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, 
             f"gated linear, {rows} rows",
             lambda x_TK=x_TK: kernels.gated_linear(x_TK, kernels.pack_linear(gate_up_NK), None, "silu"),
         )
+
+
+def _experts(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
+    count, hidden, inner = 32, 2880, 1440
+    for activation, bias in (("silu", False), ("swiglu_clamped", True)):
+        gate_up, down = make(count, 2 * inner, hidden, dtype=dtype), make(count, hidden, inner, dtype=dtype)
+        biases = (make(count, 2 * inner, dtype=dtype), make(count, hidden, dtype=dtype)) if bias else (None, None)
+        weights = ExpertWeights(gate_up, biases[0], down, biases[1])
+        for rows in (1, 1000):
+            routed = Routed(make(rows, 4, dtype=torch.float32), make(rows, 4, dtype=torch.int64))
+            x_TE = make(rows, hidden, dtype=dtype)
+            yield (
+                f"experts, {activation}, {rows} rows",
+                lambda x_TE=x_TE, weights=weights, routed=routed, activation=activation: kernels.experts(
+                    x_TE, weights, routed, activation
+                ),
+            )
 
 
 def _elementwise(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -114,7 +136,8 @@ def attend(
     )
     cache_NP2KD = make(rows * columns, block_size, 2, spec.num_kv_heads, spec.head_dim, dtype=dtype)
     q_THD = make(tokens, spec.num_heads, spec.head_dim, dtype=dtype)
-    kernels.attention(q_THD, cache_NP2KD, kernels.prepare_attention(batch, spec), spec)
+    sinks_H = make(spec.num_heads, dtype=dtype) if spec.sinks else None
+    kernels.attention(q_THD, cache_NP2KD, kernels.prepare_attention(batch, spec), spec, sinks_H)
 
 
 def rope(kernels: TritonKernels, spec: AttentionSpec, half: int, dtype: torch.dtype, *, norms: bool) -> None:

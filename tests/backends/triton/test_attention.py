@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.backends.triton.support import DESCRIPTORS, assert_close, attention_spec, make_step
 from tgi_core.reference import ReferenceKernels
@@ -25,6 +26,10 @@ SPECS = {
     "eight a key head": attention_spec(8, 1, 32),
     "window": attention_spec(4, 2, 16, window=6),
     "window and soft cap": attention_spec(4, 2, 16, window=18, soft_cap=3.0),
+    "bias on distance": replace(attention_spec(6, 2, 16), alibi_slopes=(0.5, 0.25, 0.1, 0.05, 0.0, 1.0)),
+    "bias, window, soft cap": replace(attention_spec(2, 2, 16, 6, 3.0), alibi_slopes=(0.5, 0.25)),
+    "sinks": replace(attention_spec(6, 2, 16), sinks=True),
+    "sinks, window and soft cap": replace(attention_spec(4, 2, 16, window=6, soft_cap=3.0), sinks=True),
 }
 
 
@@ -78,8 +83,9 @@ def test_few_rows_are_split_and_many_are_not() -> None:
 def check(kernels: TritonKernels, spec_name: str, batch: str, dtype: torch.dtype, *, block_size: int) -> None:
     spec = SPECS[spec_name]
     step = make_step(spec, BATCHES[batch], block_size=block_size, dtype=dtype)
-    expected = REFERENCE.attention(step.q_THD, step.cache_NP2KD, step.batch, spec)
+    sinks_H = torch.linspace(-1, 3, spec.num_heads).to(dtype) if spec.sinks else None
+    expected = REFERENCE.attention(step.q_THD, step.cache_NP2KD, step.batch, spec, sinks_H)
     # Twice: a launch must leave its scratch as it found it.
     for _ in range(2):
         prepared = kernels.prepare_attention(step.batch, spec)
-        assert_close(kernels.attention(step.q_THD, step.cache_NP2KD, prepared, spec), expected)
+        assert_close(kernels.attention(step.q_THD, step.cache_NP2KD, prepared, spec, sinks_H), expected)

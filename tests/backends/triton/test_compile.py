@@ -30,6 +30,7 @@ MATRIX_INSTRUCTIONS = {
 LOCAL_BYTES = {
     ("_prefill_kernel", "bfloat16"): {80: 560, 89: 8, 90: 352, 100: 496},
     ("_prefill_kernel", "float32"): {80: 88, 89: 16, 90: 4672, 100: 744},
+    ("_decode_kernel", "bfloat16"): {89: 16},
     ("_decode_kernel", "float32"): {90: 168},
     ("_sampled_kernel", "bfloat16"): {80: 16, 89: 8, 100: 80},
     ("_sampled_kernel", "float16"): {89: 8},

@@ -64,5 +64,7 @@ def test_without_a_rotary_embedding(kernels: TritonKernels) -> None:
     cache = step.cache_NP2KD.clone()
     q_THD = kernels.rope_write_kv(step.qkv_TX, spec, None, cache, step.batch.slot_mapping_T)
     assert torch.equal(q_THD.flatten(1), step.qkv_TX[:, : 4 * 16])
+    # Attention reads them so.
+    assert q_THD.is_contiguous()
     entries = cache.flatten(0, 1)[step.batch.slot_mapping_T]
     assert torch.equal(entries.flatten(1), step.qkv_TX[:, 4 * 16 :])

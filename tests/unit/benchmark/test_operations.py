@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from tgi_core.benchmark.figures import Ceilings, Kind, kernel_figure, step_figure
 from tgi_core.benchmark.operations import Operation, StepOperations, visible_keys, visible_pairs
-from tgi_core.models.spec import ArchitectureSpec, Block, LayerSpec, QKNorm, RopeSpec
+from tgi_core.contract.experts import RoutingSpec
+from tgi_core.models.spec import ArchitectureSpec, Block, ExpertsSpec, LayerSpec, Norm, QKNorm, RopeSpec
 from tgi_core.reference import ReferenceKernels
 from tgi_core.shards.binding import bind_attention
 
@@ -26,6 +27,7 @@ SPEC = ArchitectureSpec(
     activation="silu",
     attention_scale=8**-0.5,
 )
+EXPERTS = ExpertsSpec(num_experts=3, intermediate_size=12, routing=RoutingSpec(top_k=2), expert_bias=True)
 BLOCK_SIZE = 4
 
 
@@ -67,6 +69,34 @@ def test_how_often_a_step_runs_each_operation() -> None:
     assert (launches["attention"], launches["attention, window 6"]) == (1, 2)
     assert (launches["head"], launches["sample, greedy"], launches["sample, top-k and top-p"]) == (1, 1, 0)
     assert by_name(make(replace(SPEC, block=Block.SANDWICH)), 1, 1)["rms_norm"].launches == 1 + 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "launches"),
+    [
+        ({"block": Block.OUT}, {"rms_norm": 6, "add_rms_norm": 1}),
+        ({"block": Block.PARALLEL}, {"rms_norm": 1, "add_rms_norm": 3}),
+        ({"block": Block.PARALLEL_TWO_NORMS, "norm": Norm.LAYER_BIAS}, {"layer_norm": 1 + 3 + 3}),
+        ({"gated": False, "activation": "relu", "ropes": ()}, {"up": 3, "activation": 3, "down": 3}),
+        ({"layers": (LayerSpec(None, 0), LayerSpec(6, 0, True)), "experts": EXPERTS}, {"experts": 1, "down": 1}),
+    ],
+)
+def test_other_kinds_of_layers(changes: dict[str, object], launches: dict[str, int]) -> None:
+    found = by_name(make(replace(SPEC, **changes)), 2, 3)
+    assert {name: found[name].launches for name in launches} == launches
+    with torch.inference_mode():
+        for operation in found.values():
+            operation.make()()
+
+
+def test_the_cost_of_experts() -> None:
+    spec = replace(SPEC, layers=(LayerSpec(None, 0, True), LayerSpec(6, 0, True)), experts=EXPERTS)
+    found = by_name(make(spec), 1, 3)
+    assert "gate_up, gated" not in found
+    # One token goes through two of the three experts.
+    weights = 2 * (3 * 12 * 32 + 2 * 12 + 32)
+    assert found["experts"].moved_bytes == 2 * (2 * 32 + weights)
+    assert found["experts"].flops == 2 * 2 * 3 * 12 * 32
 
 
 @pytest.mark.parametrize("biased", [False, True])
@@ -160,4 +190,4 @@ def test_what_the_kernels_cannot_attend_is_the_references() -> None:
     bound = bind_attention(kernels, attention_specs(SPEC))
     assert [own is kernels for own in bound.kernels] == [True, False]
     assert len(bound.notes) == 1
-    assert "window=6" in bound.notes[0]
+    assert "a window of 6" in bound.notes[0]

@@ -89,8 +89,8 @@ def test_progress_is_logged_at_its_start_and_its_end_and_seldom_between(caplog: 
         display.progress("Converting", 1, 2)
     assert caplog.messages == [
         "Loading: 0 B of 1.0 KiB",
-        "Loading: 512 B of 1.0 KiB",
-        "Loading: 1.0 KiB of 1.0 KiB",
+        "Loading: 512 B of 1.0 KiB, 102 B/s",
+        "Loading: 1.0 KiB of 1.0 KiB, 204 B/s",
         "Converting: 1 B of 2 B",
     ]
 

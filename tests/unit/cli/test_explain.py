@@ -120,9 +120,42 @@ def test_facts_about_the_model(model: Path, capsys: pytest.CaptureFixture[str]) 
     assert facts["folder"] == str(model)
     assert facts["architecture"] == "llama"
     assert facts["ends with tokens"] == "7"
+    assert facts["runs as"] == "architecture `llama` of tgi-serve"
     assert facts["weights"] == "256 B in 1 tensors"
     dummy = Explained(capsys, "--model-id", str(model), "--backend", "cpu", "--load-format", "dummy")
     assert dummy.everything["model"]["weights"] == "random, made on the device"
+
+
+def test_a_model_without_an_architecture_of_ours_says_how_it_runs(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "config.json").write_text(json.dumps(CONFIG | {"model_type": "arcee"}))
+    facts = Explained(capsys, "--model-id", str(model), "--backend", "cpu").everything["model"]
+    assert facts["runs as"].startswith("transformers' `ArceeForCausalLM` over paged attention. `model_type` = 'arcee'")
+
+
+def test_pickled_weights_are_explained_without_converting_them(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    facts = Explained(capsys, "--model-id", str(model), "--backend", "cpu").everything["model"]
+    assert facts["weights"] == "downloaded or converted at start"
+
+
+def test_weights_of_another_folder(
+    model: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, cache = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("TGI_SERVE_CACHE", str(cache))
+    save_file({"y": torch.zeros(16)}, weights / "model.safetensors")
+    arguments = ["--model-id", str(model), "--weights-cache-override", str(weights), "--backend", "cpu"]
+    facts = Explained(capsys, *arguments).everything["model"]
+    assert facts["weights"] == "64 B in 1 tensors"
+    assert Path(facts["folder"]).parent == cache
+    (weights / "config.json").write_text((model / "config.json").read_text())
+    (weights / "tokenizer.json").write_text(byte_level_json())
+    assert Explained(capsys, *arguments).everything["model"]["folder"] == str(weights)
 
 
 def test_a_gguf_file_is_explained_without_converting_its_weights(

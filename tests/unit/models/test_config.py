@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,17 @@ import pytest
 
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.models import ARCHITECTURES, ArchitectureSpec, HFConfig
-from tgi_core.models.spec import LayerSpec, LinearScaling, Llama3Scaling, RopeSpec, YarnScaling
+from tgi_core.models.spec import (
+    Block,
+    LayerSpec,
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    Norm,
+    QKNorm,
+    RopeSpec,
+    YarnScaling,
+)
 
 BASE = {
     "vocab_size": 100,
@@ -83,17 +94,10 @@ def test_values_that_cannot_be_computed_with(model_type: str, changes: dict[str,
     assert part in refusal(model_type, **changes).cause
 
 
-def test_families() -> None:
-    assert {each.model_type for each in ARCHITECTURES} == {
-        "llama",
-        "mistral",
-        "qwen2",
-        "qwen3",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "gemma3",
-    }
+def test_every_model_type_has_one_architecture() -> None:
+    names = [each.model_type for each in ARCHITECTURES]
+    assert len(set(names)) == len(names)
+    assert {"llama", "gpt2", "bloom", "falcon"} <= set(names)
 
 
 def test_llama_defaults() -> None:
@@ -189,7 +193,7 @@ def test_qwen_windows() -> None:
 def test_qwen3_head_size() -> None:
     assert build("qwen3").head_dim == 128
     assert build("qwen3", head_dim=32).attention_scale == 32**-0.5
-    assert build("qwen3").qk_norm
+    assert build("qwen3").qk_norm is QKNorm.HEAD
 
 
 def test_gemma() -> None:
@@ -202,7 +206,7 @@ def test_gemma2_alternates_and_caps() -> None:
     spec = build("gemma2", sliding_window=32, query_pre_attn_scalar=64, attn_logit_softcapping=50.0)
     assert [layer.window for layer in spec.layers] == [32, None] * 3
     assert (spec.attention_scale, spec.attention_soft_cap, spec.final_soft_cap) == (0.125, 50.0, None)
-    assert spec.sandwich_norms
+    assert spec.block is Block.SANDWICH
 
 
 def test_gemma3_spellings_agree() -> None:
@@ -249,8 +253,21 @@ def test_gemma3_fills_in_what_its_releases_leave_out() -> None:
     ("model_type", "key", "value"),
     [
         ("llama", "hidden_act", "relu6"),
-        ("llama", "rope_scaling", {"type": "dynamic", "factor": 2.0}),
-        ("llama", "rope_parameters", {"rope_type": "longrope", "rope_theta": 1e4}),
+        ("llama", "rope_scaling", {"type": "ntk", "factor": 2.0}),
+        ("qwen2", "num_experts", 8),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("gptj", "rotary_dim", 3),
+        ("gpt_neo", "attention_layers", ["global", "sparse"]),
+        ("phi", "qk_layernorm", True),
+        ("smollm3", "no_rope_layers", [1, 0]),
+        ("exaone4", "sliding_window_pattern", "LLX"),
+        ("bloom", "apply_residual_connection_post_layernorm", True),
+        ("mpt", "no_bias", False),
+        ("falcon", "num_ln_in_parallel_attn", 2),
+        ("mixtral", "num_local_experts", 1),
+        ("olmoe", "clip_qkv", 3.0),
+        ("gpt_oss", "swiglu_limit", 3.0),
+        ("opt", "_remove_final_layer_norm", True),
         ("llama", "quantization_config", {"quant_method": "gptq"}),
         ("llama", "num_attention_heads", "four"),
         ("llama", "num_key_value_heads", 3),
@@ -263,6 +280,50 @@ def test_gemma3_fills_in_what_its_releases_leave_out() -> None:
 )
 def test_refusals_name_the_key(model_type: str, key: str, value: Any) -> None:
     assert f"`{key}`" in str(refusal(model_type, **({"sliding_window": 32, "head_dim": 16} | {key: value})))
+
+
+LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+
+
+def test_long_rope() -> None:
+    scaling = {**LONG_ROPE, "type": "su"}
+    spec = build("phi3", rope_scaling=scaling, original_max_position_embeddings=128)
+    factor = math.sqrt(1 + math.log(512 / 128) / math.log(128))
+    assert spec.ropes[0].scaling == LongRopeScaling((1.0,) * 8, (2.0,) * 8, *(pytest.approx(factor),) * 2, 128)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("short_factor", [1.0] * 7), ("long_factor", [0.0] * 8), ("long_factor", None)]
+)
+def test_refused_factors_of_a_long_rope(key: str, value: Any) -> None:
+    assert f"`{key}`" in refusal("phi3", rope_scaling={**LONG_ROPE, key: value}).cause
+
+
+def test_dynamic_scaling_leaves_the_trained_context_as_it_is() -> None:
+    assert build("llama", rope_scaling={"type": "dynamic", "factor": 4.0}) == build("llama")
+
+
+GPT2 = {"vocab_size": 100, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512}
+
+
+def test_a_configuration_by_other_names() -> None:
+    config = HFConfig(GPT2 | {"n_inner": None})
+    spec = next(each for each in ARCHITECTURES if each.model_type == "gpt2").build(config)
+    assert (spec.hidden_size, spec.intermediate_size, spec.num_heads, spec.learned_positions) == (64, 256, 4, 512)
+    assert (spec.activation, spec.tied_head, spec.gated, spec.norm) == ("gelu_tanh", True, False, Norm.LAYER_BIAS)
+
+
+def test_refusals_name_the_key_that_is_there() -> None:
+    for values in ({**GPT2, "n_head": 0}, {**GPT2, "n_embd": "wide"}, {**GPT2, "n_positions": None}):
+        key = next(key for key, value in values.items() if value != GPT2[key])
+        with pytest.raises(StartupError, match=f"`{key}`"):
+            next(each for each in ARCHITECTURES if each.model_type == "gpt2").build(HFConfig(values))
+
+
+def test_exaone4_pattern_of_letters() -> None:
+    spec = build("exaone4", sliding_window=32, sliding_window_pattern="LLG")
+    assert [layer.window for layer in spec.layers] == [32, 32, None] * 2
+    assert [layer.rope for layer in spec.layers] == [0, 0, None] * 2
 
 
 def test_reading_the_file(tmp_path: Path) -> None:

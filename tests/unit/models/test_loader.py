@@ -17,7 +17,7 @@ from tests.support.tiny_models import make_model
 from tgi_core.contract.kernels import PackedWeight
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.models import ARCHITECTURES, CheckpointSource, HFConfig, RandomSource, load_decoder_weights
-from tgi_core.models.decoder import DecoderWeights
+from tgi_core.models.decoder_weights import DecoderWeights
 from tgi_core.models.spec import Architecture, WeightNames
 from tgi_core.reference import ReferenceKernels
 from tgi_core.weights.checkpoint import Checkpoint
@@ -101,7 +101,7 @@ def test_a_tied_head_may_be_stored(folder: Path) -> None:
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
     weights = load(folder)
-    assert weights.head is weights.embedding_VE
+    assert weights.head.weight is weights.embedding_VE
 
 
 def test_merging(folder: Path) -> None:
@@ -109,9 +109,9 @@ def test_merging(folder: Path) -> None:
     layer = load(folder, dtype=torch.bfloat16).layers[1]
     prefix = "model.layers.1.self_attn"
     parts = [tensors[f"{prefix}.{name}_proj.weight"] for name in "qkv"]
-    assert torch.equal(layer.qkv, torch.cat(parts).bfloat16())
-    assert layer.qkv_bias is not None
-    assert torch.equal(layer.qkv_bias, torch.cat([tensors[f"{prefix}.{name}_proj.bias"] for name in "qkv"]).bfloat16())
+    assert torch.equal(layer.qkv.weight, torch.cat(parts).bfloat16())
+    assert layer.qkv.bias is not None
+    assert torch.equal(layer.qkv.bias, torch.cat([tensors[f"{prefix}.{name}_proj.bias"] for name in "qkv"]).bfloat16())
 
 
 def test_a_checkpoint_that_stores_weights_merged(folder: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_checkpoint_that_stores_weights_merged(folder: Path) -> None:
     change(folder, merge)
     names = WeightNames(qkv=("model.layers.{}.self_attn.qkv_proj",), gate_up=("model.layers.{}.mlp.gate_up_proj",))
     for layer, whole in zip(load(folder, replace(llama(), names=names)).layers, expected, strict=True):
-        assert torch.equal(layer.qkv, whole.qkv)
-        assert torch.equal(layer.gate_up, whole.gate_up)
+        assert torch.equal(layer.qkv.weight, whole.qkv.weight)
+        assert torch.equal(layer.mlp.up.weight, whole.mlp.up.weight)
 
 
 def test_progress_grows_to_the_total(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec, Kernels
@@ -71,6 +72,8 @@ def dense(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
             scores = k[first : position + 1, kv_head].double() @ q[query, head].double() * spec.scale
             if spec.soft_cap is not None:
                 scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
+            if spec.alibi_slopes is not None:
+                scores -= spec.alibi_slopes[head] * (position - torch.arange(first, position + 1))
             output[query, head] = scores.softmax(0) @ v[first : position + 1, kv_head].double()
     return output
 
@@ -114,6 +117,14 @@ def test_bfloat16_is_close(kernels: Kernels) -> None:
     output = case.attend(kernels)
     assert output.dtype is torch.bfloat16
     torch.testing.assert_close(output.double(), case.expected, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_a_bias_on_distance_is_the_references(window: int | None) -> None:
+    biased = replace(spec(window=window), alibi_slopes=(0.5, 0.25, 0.1, 0.05, 0.0, 0.01))
+    assert not CpuKernels().supports("attention", biased)
+    case = Case(biased, [1, 1, 7], [20, 50, 30])
+    torch.testing.assert_close(case.attend(ReferenceKernels()).double(), case.expected, rtol=1e-4, atol=1e-5)
 
 
 def test_soft_cap_is_the_references() -> None:

@@ -95,6 +95,8 @@ def test_activation_mul(kernels: Kernels, dtype: torch.dtype, activation: str) -
 @both_kernels
 def test_unknown_activation(kernels: Kernels) -> None:
     with pytest.raises(ValueError, match="relu9"):
+        kernels.activation(torch.zeros(1, 2), "relu9")
+    with pytest.raises(ValueError, match="relu9"):
         kernels.activation_mul(torch.zeros(1, 2), "relu9")
 
 

@@ -85,14 +85,21 @@ def write_gguf(
     tensors: Mapping[str, NDArray[Any]],
     steps: Sequence[Write] = (add_decoder, add_byte_level_tokenizer),
     types: Mapping[str, gguf.GGMLQuantizationType] | None = None,
+    *,
+    raw_types: Mapping[str, gguf.GGMLQuantizationType] | None = None,
 ) -> Path:
-    """Write a file with the metadata of ``steps``; tensors named in ``types`` are quantized."""
+    """Write a file with the metadata of ``steps``; tensors named in ``types`` are quantized.
+
+    Those named in ``raw_types`` are bytes of that type already.
+    """
     writer = gguf.GGUFWriter(path, architecture)
     for step in steps:
         step(writer)
     for name, values in tensors.items():
         kind = (types or {}).get(name)
-        if kind is None:
+        if raw_types is not None and name in raw_types:
+            writer.add_tensor(name, values, raw_dtype=raw_types[name])
+        elif kind is None:
             writer.add_tensor(name, values)
         else:
             writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)

@@ -100,8 +100,42 @@ def test_pickled_weights_only(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").touch()
     error = refusal(tmp_path)
     assert "pytorch_model.bin" in error.cause
-    assert "safe_serialization=True" in error.fix
+    assert error.fix == f"Convert them once: tgi-serve download-weights {tmp_path}"
 
 
 def test_no_weights(tmp_path: Path) -> None:
     assert "has no weights" in refusal(tmp_path).cause
+
+
+def test_a_tensor_stored_once_has_all_its_names(tmp_path: Path) -> None:
+    save_file({"embed": EMBEDDING}, tmp_path / "model.safetensors", metadata={"head": "embed", "format": "pt"})
+    checkpoint = Checkpoint.open(tmp_path)
+    assert checkpoint.names == {"embed", "head"}
+    assert torch.equal(checkpoint.tensor("head"), EMBEDDING)
+    assert checkpoint.shape("head") == EMBEDDING.shape
+    assert checkpoint.total_bytes == EMBEDDING.nbytes
+
+
+def test_a_tensor_that_the_index_does_not_name(tmp_path: Path) -> None:
+    save_file({"embed": EMBEDDING, "norm": NORM}, tmp_path / "model-1.safetensors")
+    write_index(tmp_path, {"embed": "model-1.safetensors"})
+    assert "model-1.safetensors holds a tensor `norm`" in refusal(tmp_path).cause
+
+
+def test_a_file_whose_tensors_were_all_read_is_let_go_and_can_be_read_again(tmp_path: Path) -> None:
+    for number, name in enumerate(("embed", "norm")):
+        save_file({name: EMBEDDING}, tmp_path / f"{number}.safetensors")
+    checkpoint = Checkpoint.open(tmp_path)
+    checkpoint.tensor("embed")
+    assert mapped(tmp_path) == ["1.safetensors"]
+    assert torch.equal(checkpoint.tensor("embed"), EMBEDDING)
+    kept = checkpoint.tensor("norm")
+    assert mapped(tmp_path) == ["1.safetensors"]
+    del kept
+    assert mapped(tmp_path) == []
+
+
+def mapped(folder: Path) -> list[str]:
+    """The files of ``folder`` that are mapped into this process."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted({Path(line.split()[-1]).name for line in lines if str(folder) in line})

@@ -88,8 +88,8 @@ def test_other_rope_factors_are_refused(tmp_path: Path) -> None:
         model_config(file, "float32")
 
 
-def test_what_a_dense_decoder_is_not(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="mixture of experts"):
+def test_what_is_missing_or_not_supported(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"no metadata `llama\.expert_used_count`"):
         model_config(make(tmp_path, lambda writer: writer.add_expert_count(8)), "float32")
     with pytest.raises(StartupError, match="rotates 8 of 16 features"):
         model_config(make(tmp_path, lambda writer: writer.add_rope_dimension_count(8)), "float32")

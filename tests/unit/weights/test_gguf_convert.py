@@ -141,7 +141,7 @@ def test_unsupported_quantization(tmp_path: Path) -> None:
 def test_a_tensor_the_family_does_not_have(tmp_path: Path) -> None:
     tensors = decoder_tensors() | {"blk.0.ssm_in.weight": np.zeros((2, 2), np.float32)}
     path = write_gguf(tmp_path / "m.gguf", "llama", tensors)
-    assert "`blk.0.ssm_in.weight`, which the dense `llama` family does not" in refusal(path, tmp_path / "cache").cause
+    assert "`blk.0.ssm_in.weight`, which the `llama` family does not" in refusal(path, tmp_path / "cache").cause
 
 
 def test_heads_that_do_not_divide_the_rows(tmp_path: Path) -> None:

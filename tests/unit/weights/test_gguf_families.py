@@ -17,14 +17,19 @@ from transformers import (
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    GraniteConfig,
     LlamaConfig,
+    Olmo2Config,
+    Phi3Config,
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
+    Starcoder2Config,
 )
 
 from tests.support.hf_versions import rope_theta
-from tests.unit.weights.gguf_files import add_byte_level_tokenizer, write_gguf
+from tests.unit.weights.gguf_files import add_byte_level_tokenizer, add_decoder, write_gguf
 from tgi_core.weights.checkpoint import Checkpoint
 from tgi_core.weights.gguf import convert_gguf
 
@@ -63,6 +68,32 @@ CASES = {
     ),
     "qwen2": Case("qwen2", Qwen2Config(**SIZES, tie_word_embeddings=False)),
     "qwen3": Case("qwen3", Qwen3Config(**SIZES, tie_word_embeddings=True), {"attention.key_length": 8}),
+    "phi3": Case(
+        "phi3",
+        Phi3Config(
+            **{key: value for key, value in SIZES.items() if key != "head_dim"},
+            pad_token_id=2,
+            original_max_position_embeddings=128,
+        ),
+        {"rope.dimension_count": 8},
+    ),
+    "granite": Case(
+        "granite",
+        GraniteConfig(
+            **SIZES,
+            attention_multiplier=0.25,
+            embedding_multiplier=12.0,
+            residual_multiplier=0.5,
+            logits_scaling=8.0,
+        ),
+        {"attention.scale": 0.25, "embedding_scale": 12.0, "residual_scale": 0.5, "logit_scale": 8.0},
+        permuted=True,
+    ),
+    "smollm3": Case("smollm3", SmolLM3Config(**SIZES, pad_token_id=2, use_sliding_window=False), permuted=True),
+    "olmo2": Case("olmo2", Olmo2Config(**SIZES)),
+    "starcoder2": Case(
+        "starcoder2", Starcoder2Config(**SIZES, sliding_window=None), {"attention.layer_norm_epsilon": 1e-5}
+    ),
     "gemma": Case(
         "gemma",
         GemmaConfig(**SIZES, hidden_activation="gelu_pytorch_tanh"),
@@ -127,7 +158,8 @@ def write_case(
         writer.add_feed_forward_length(config.intermediate_size)
         writer.add_head_count(config.num_attention_heads)
         writer.add_head_count_kv(config.num_key_value_heads)
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        if hasattr(config, "rms_norm_eps"):
+            writer.add_layer_norm_rms_eps(config.rms_norm_eps)
         extra = dict(case.extra)
         if "rope.freq_base" not in extra:
             extra["rope.freq_base"] = rope_theta(config)
@@ -188,3 +220,66 @@ def test_quantized_rows_are_put_back_in_order(tmp_path: Path) -> None:
     original = model.state_dict()[name].numpy()
     expected = gguf.quants.dequantize(gguf.quants.quantize(original, kind), kind)
     assert torch.equal(checkpoint.tensor(name), torch.from_numpy(expected).to(torch.bfloat16))
+
+
+EXPERTS = {"expert_count": 3, "expert_used_count": 2, "expert_feed_forward_length": 24}
+EXPERT_CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "mixtral": (
+        "llama",
+        {"num_local_experts": 3, "num_experts_per_tok": 2},
+        {"gate": "block_sparse_moe.experts.{}.w1", "down": "block_sparse_moe.experts.{}.w2"},
+    ),
+    "qwen3_moe": (
+        "qwen3moe",
+        {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True},
+        {"gate": "mlp.experts.{}.gate_proj", "down": "mlp.experts.{}.down_proj"},
+    ),
+    "qwen2_moe": (
+        "qwen2moe",
+        {"num_experts": 3, "shared_expert_intermediate_size": 40, "norm_topk_prob": False},
+        {"up": "mlp.experts.{}.up_proj", "down": "mlp.experts.{}.down_proj"},
+    ),
+}
+
+
+@pytest.mark.parametrize("model_type", EXPERT_CASES)
+def test_experts_are_taken_apart(model_type: str, tmp_path: Path) -> None:
+    architecture, settings, names = EXPERT_CASES[model_type]
+    generator = np.random.default_rng(0)
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd": (320, 32),
+        "output_norm": (32,),
+        "blk.0.attn_norm": (32,),
+        "blk.0.ffn_norm": (32,),
+        "blk.0.attn_q": (32, 32),
+        "blk.0.attn_k": (16, 32),
+        "blk.0.attn_v": (16, 32),
+        "blk.0.attn_output": (32, 32),
+        "blk.0.ffn_gate_inp": (3, 32),
+        "blk.0.ffn_gate_exps": (3, 24, 32),
+        "blk.0.ffn_up_exps": (3, 24, 32),
+        "blk.0.ffn_down_exps": (3, 32, 24),
+    }
+    if architecture == "qwen3moe":
+        shapes |= {"blk.0.attn_q_norm": (16,), "blk.0.attn_k_norm": (16,)}
+    if architecture == "qwen2moe":
+        shapes |= {f"blk.0.ffn_{name}_shexp": (40, 32) for name in ("gate", "up")}
+        shapes |= {"blk.0.ffn_down_shexp": (32, 40), "blk.0.ffn_gate_inp_shexp": (32,)}
+    tensors = {f"{name}.weight": generator.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+
+    def add_experts(writer: gguf.GGUFWriter) -> None:
+        for key, value in (EXPERTS | {"expert_shared_feed_forward_length": 40}).items():
+            writer.add_uint32(f"{architecture}.{key}", value)
+
+    steps = [add_decoder, add_experts, add_byte_level_tokenizer]
+    folder = convert_gguf(write_gguf(tmp_path / "m.gguf", architecture, tensors, steps), tmp_path / "cache")
+    checkpoint = Checkpoint.open(folder)
+    for stored, name in names.items():
+        for expert in range(3):
+            found = checkpoint.tensor(f"model.layers.0.{name.format(expert)}.weight")
+            assert torch.equal(found, torch.from_numpy(tensors[f"blk.0.ffn_{stored}_exps.weight"][expert]))
+    if architecture == "qwen2moe":
+        assert checkpoint.shape("model.layers.0.mlp.shared_expert_gate.weight") == (1, 32)
+    config = AutoConfig.from_pretrained(folder)
+    assert config.model_type == model_type
+    assert {key: getattr(config, key) for key in settings} == settings

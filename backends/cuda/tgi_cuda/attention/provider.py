@@ -63,12 +63,15 @@ class Provider(ABC):
 
 
 def unfit_model(use: AttentionUse, head_dims: tuple[int, ...] | range) -> Obstacle | None:
-    """What hinders every library: 32-bit types, a soft cap, which they compute with an approximate tanh, head sizes."""
+    """What hinders every library: 32-bit types, a soft cap, whose tanh they approximate, what heads add to scores, and
+    head sizes."""
     if use.dtype not in {"bfloat16", "float16"}:
         return Obstacle(f"it does not compute in {use.dtype}", "Use --dtype bfloat16.")
     for spec in use.specs:
         if spec.soft_cap is not None:
             return Obstacle("its soft cap is only approximate, and this model has one")
+        if spec.alibi_slopes is not None or spec.sinks:
+            return Obstacle("it has no place for this model's bias on distance or sinks")
         if spec.head_dim not in head_dims:
             return Obstacle(f"it does not take heads of {spec.head_dim} features here")
     return None

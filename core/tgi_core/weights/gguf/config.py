@@ -16,6 +16,7 @@ from tgi_core.weights.gguf.vocabulary import end_token_ids, special_token_ids
 # Layers of the largest Gemma 2 and 3 models, whose attention scale alone is not that of the head size.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 _GEMMA3_PATTERN = 6
+_PARTIAL_ROTARY = ("phi3",)
 _GEMMA_ACTIVATION = "gelu_pytorch_tanh"
 
 
@@ -29,31 +30,43 @@ def model_config(file: GgufFile, dtype: str) -> dict[str, Any]:
     heads = metadata.need_of_model("attention.head_count", int)
     hidden_size = metadata.need_of_model("embedding_length", int)
     head_dim = metadata.find_of_model("attention.key_length", int) or hidden_size // heads
-    if (metadata.find_of_model("expert_count", int) or 0) > 0:
-        raise refuse(metadata.path, "holds a mixture of experts", "Serve the original model in safetensors instead.")
     rotary = metadata.find_of_model("rope.dimension_count", int) or head_dim
-    if rotary != head_dim:
+    if rotary != head_dim and metadata.architecture not in _PARTIAL_ROTARY:
         raise refuse(metadata.path, f"rotates {rotary} of {head_dim} features of a head, which is not supported", "")
     config: dict[str, Any] = {
         "torch_dtype": dtype,
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
         "hidden_size": hidden_size,
-        "intermediate_size": metadata.need_of_model("feed_forward_length", int),
+        "intermediate_size": _intermediate_size(metadata),
         "num_hidden_layers": metadata.need_of_model("block_count", int),
         "num_attention_heads": heads,
         "num_key_value_heads": metadata.find_of_model("attention.head_count_kv", int) or heads,
         "head_dim": head_dim,
         "max_position_embeddings": metadata.need_of_model("context_length", int),
-        "rms_norm_eps": metadata.need_of_model("attention.layer_norm_rms_epsilon", float),
+        **_norm_eps(metadata),
         "rope_theta": metadata.find_of_model("rope.freq_base", float) or 10_000.0,
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_dropout": 0.0,
         **special_token_ids(metadata),
     }
+    if rotary != head_dim:
+        config["partial_rotary_factor"] = rotary / head_dim
     scaling = rope_scaling(file, config["rope_theta"], head_dim)
     if scaling is not None:
         config["rope_scaling"] = scaling
     return config | _FAMILIES[metadata.architecture](file, config)
+
+
+def _intermediate_size(metadata: GgufMetadata) -> int:
+    size = metadata.find_of_model("feed_forward_length", int)
+    # A model whose every layer has experts may leave it out.
+    return size or metadata.need_of_model("expert_feed_forward_length", int)
+
+
+def _norm_eps(metadata: GgufMetadata) -> dict[str, float]:
+    if metadata.architecture == "starcoder2":
+        return {"norm_epsilon": metadata.need_of_model("attention.layer_norm_epsilon", float)}
+    return {"rms_norm_eps": metadata.need_of_model("attention.layer_norm_rms_epsilon", float)}
 
 
 def generation_config(metadata: GgufMetadata) -> dict[str, Any]:
@@ -66,6 +79,16 @@ def generation_config(metadata: GgufMetadata) -> dict[str, Any]:
 
 
 def _llama(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - one signature for all families
+    experts = file.metadata.find_of_model("expert_count", int) or 0
+    if experts:
+        return {
+            "model_type": "mixtral",
+            "architectures": ["MixtralForCausalLM"],
+            "hidden_act": "silu",
+            "num_local_experts": experts,
+            "num_experts_per_tok": file.metadata.need_of_model("expert_used_count", int),
+            "sliding_window": None,
+        }
     return {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -89,6 +112,95 @@ def _qwen3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
         "model_type": "qwen3",
         "architectures": ["Qwen3ForCausalLM"],
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+    }
+
+
+def _qwen2moe(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    metadata = file.metadata
+    return _qwen2(file, config) | {
+        "model_type": "qwen2_moe",
+        "architectures": ["Qwen2MoeForCausalLM"],
+        **_qwen_experts(metadata),
+        "norm_topk_prob": False,
+        "shared_expert_intermediate_size": metadata.need_of_model("expert_shared_feed_forward_length", int),
+    }
+
+
+def _qwen3moe(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    return _qwen3(file, config) | {
+        "model_type": "qwen3_moe",
+        "architectures": ["Qwen3MoeForCausalLM"],
+        **_qwen_experts(file.metadata),
+        # As llama.cpp: the file does not say it.
+        "norm_topk_prob": True,
+    }
+
+
+def _qwen_experts(metadata: GgufMetadata) -> dict[str, Any]:
+    return {
+        "num_experts": metadata.need_of_model("expert_count", int),
+        "num_experts_per_tok": metadata.need_of_model("expert_used_count", int),
+        "moe_intermediate_size": metadata.need_of_model("expert_feed_forward_length", int),
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    }
+
+
+def _phi3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
+    context = file.metadata.find_of_model("rope.scaling.original_context_length", int)
+    return {
+        "model_type": "phi3",
+        "architectures": ["Phi3ForCausalLM"],
+        "hidden_act": "silu",
+        "original_max_position_embeddings": context or file.metadata.need_of_model("context_length", int),
+        "sliding_window": file.metadata.find_of_model("attention.sliding_window", int) or None,
+    }
+
+
+def _granite(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    metadata = file.metadata
+    return {
+        "model_type": "granite",
+        "architectures": ["GraniteForCausalLM"],
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
+        "attention_multiplier": metadata.find_of_model("attention.scale", float) or config["head_dim"] ** -0.5,
+        "embedding_multiplier": metadata.find_of_model("embedding_scale", float) or 1.0,
+        "residual_multiplier": metadata.find_of_model("residual_scale", float) or 1.0,
+        "logits_scaling": metadata.find_of_model("logit_scale", float) or 1.0,
+    }
+
+
+def _smollm3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model_type": "smollm3",
+        "architectures": ["SmolLM3ForCausalLM"],
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
+        # As llama.cpp: every fourth layer does not rotate.
+        "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(config["num_hidden_layers"])],
+        "use_sliding_window": False,
+    }
+
+
+def _olmo2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
+    return {
+        "model_type": "olmo2",
+        "architectures": ["Olmo2ForCausalLM"],
+        "hidden_act": "silu",
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+    }
+
+
+def _starcoder2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
+    return {
+        "model_type": "starcoder2",
+        "architectures": ["Starcoder2ForCausalLM"],
+        "hidden_act": _GEMMA_ACTIVATION,
+        "use_bias": "blk.0.attn_q.bias" in file.tensors,
+        "sliding_window": None,
     }
 
 
@@ -164,6 +276,13 @@ _FAMILIES: dict[str, Callable[[GgufFile, dict[str, Any]], dict[str, Any]]] = {
     "llama": _llama,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "qwen2moe": _qwen2moe,
+    "qwen3moe": _qwen3moe,
+    "phi3": _phi3,
+    "granite": _granite,
+    "smollm3": _smollm3,
+    "olmo2": _olmo2,
+    "starcoder2": _starcoder2,
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3": _gemma3,

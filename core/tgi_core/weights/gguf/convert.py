@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -22,10 +21,11 @@ from tgi_core.weights.gguf.config import generation_config, model_config
 from tgi_core.weights.gguf.reader import GgufFile
 from tgi_core.weights.gguf.tensors import TensorPlan, plan_tensors, restore_rows
 from tgi_core.weights.gguf.tokenizer import build_tokenizer, tokenizer_config
+from tgi_core.weights.linked import publish
 from tgi_core.weights.progress import Progress, no_progress
 from tgi_core.weights.safetensors_writer import TensorEntry, write_safetensors
 
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Part of the cache key: raise it whenever the converted folder would come out differently."""
 
 _CHUNK_VALUES = 1 << 20  # a few MB of float32 stay in the CPU's cache
@@ -56,7 +56,7 @@ def convert_gguf(gguf_path: Path, cache_dir: Path, progress: Progress = no_progr
     try:
         unfinished.mkdir(parents=True)
         _write_folder(file, unfinished, progress, weights)
-        _publish(unfinished, target)
+        publish(unfinished, target)
     except OSError as error:
         raise StartupError(
             f"The converted model cannot be written to {cache_dir}: {error}.",
@@ -74,14 +74,6 @@ def _cache_name(gguf_path: Path) -> str:
     return f"{gguf_path.stem}-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}"
 
 
-def _publish(unfinished: Path, target: Path) -> None:
-    try:
-        os.rename(unfinished, target)
-    except OSError:
-        if not target.is_dir():  # otherwise another process was faster and its result is as good
-            raise
-
-
 def _write_folder(file: GgufFile, folder: Path, progress: Progress, weights: bool) -> None:
     plans = plan_tensors(file)
     keep_float32 = all(plan.source.type == GGMLQuantizationType.F32 for plan in plans)
@@ -92,7 +84,7 @@ def _write_folder(file: GgufFile, folder: Path, progress: Progress, weights: boo
     if not weights:
         return
     dtype = "F32" if keep_float32 else "BF16"
-    entries = [TensorEntry(plan.name, dtype, plan.source.shape) for plan in plans]
+    entries = [TensorEntry(plan.name, dtype, plan.shape) for plan in plans]
     total_bytes = sum(entry.size_bytes for entry in entries)
 
     def chunks() -> Iterator[NDArray[Any]]:
@@ -112,7 +104,9 @@ def _values(file: GgufFile, plan: TensorPlan) -> Iterator[NDArray[np.float32]]:
     rows = file.raw_rows(plan.source)
     if plan.interleaved_heads:
         rows = restore_rows(rows, plan.interleaved_heads)
-    values_per_row = max(1, plan.source.size // len(rows))
+    if plan.expert is not None:
+        rows = rows.reshape(plan.source.shape[0], -1, rows.shape[1])[plan.expert]
+    values_per_row = plan.source.shape[-1] if len(plan.source.shape) > 1 else 1
     step = max(1, _CHUNK_VALUES // values_per_row)
     for start in range(0, len(rows), step):
         # As one long row: the package's functions loop in Python over groups of rows.

@@ -26,6 +26,8 @@ def rope_scaling(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any] 
     metadata = file.metadata
     if "rope_freqs.weight" in file.tensors:
         return _llama3_scaling(file, theta, head_dim)
+    if "rope_factors_long.weight" in file.tensors:
+        return _long_rope(file)
     kind = metadata.find_of_model("rope.scaling.type", str)
     if kind is None or kind == "none":
         return None
@@ -50,6 +52,17 @@ def llama3_factors(theta: float, head_dim: int, factor: float) -> NDArray[np.flo
     smooth = (_LLAMA3_CONTEXT / wavelengths - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW)
     smooth = np.clip(smooth, 0.0, 1.0)
     return np.asarray(1.0 / ((1.0 - smooth) / factor + smooth))
+
+
+def _long_rope(file: GgufFile) -> dict[str, Any]:
+    scaling: dict[str, Any] = {"rope_type": "longrope", "type": "longrope"}
+    for kind in ("long", "short"):
+        name = f"rope_factors_{kind}.weight"
+        if name not in file.tensors:
+            raise refuse(file.path, f"lacks the tensor `{name}`")
+        factors = dequantize(file.raw_rows(file.tensors[name]).reshape(1, -1), file.tensors[name].type).reshape(-1)
+        scaling[f"{kind}_factor"] = [float(str(factor)) for factor in factors]
+    return scaling
 
 
 def _llama3_scaling(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any]:

@@ -33,12 +33,63 @@ _SANDWICH_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_MERGED_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_qkv": "self_attn.qkv_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_ATTENTION = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+}
+_OLMO2_LAYER = {
+    **_ATTENTION,
+    **_QK_NORMS,
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_PLAIN_MLP_LAYER = {
+    **_ATTENTION,
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+_QWEN_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+_QWEN_SHARED_EXPERT = {
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+}
+_MIXTRAL_EXPERTS = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
 _OUTSIDE_LAYERS = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
+    "output_norm.bias": "model.norm.bias",
     "output.weight": "lm_head.weight",
 }
-_ROPE_FACTORS = "rope_freqs.weight"
+_ONE_OUTPUT = "shared_expert_gate.weight"
+_ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 _LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -46,7 +97,8 @@ class GgufLayout(msgspec.Struct, frozen=True):
     """How one family is stored.
 
     Attributes:
-        layer: llama.cpp's name of each module of a layer -> Hugging Face's.
+        layer: llama.cpp's name of each module of a layer -> Hugging Face's; ``{}`` stands for an expert's number, and
+            the file stores all experts in one tensor.
         interleaved_rope: rows of the query and key projections are reordered.
         norm_offset: what was added to every norm weight.
     """
@@ -56,10 +108,19 @@ class GgufLayout(msgspec.Struct, frozen=True):
     norm_offset: float = 0.0
 
 
+_MIXTRAL = GgufLayout(_NORMS | _ATTENTION | _MIXTRAL_EXPERTS, interleaved_rope=True)
+
 LAYOUTS = {
     "llama": GgufLayout(_DECODER_LAYER, interleaved_rope=True),
     "qwen2": GgufLayout(_DECODER_LAYER),
     "qwen3": GgufLayout(_DECODER_LAYER | _QK_NORMS),
+    "qwen2moe": GgufLayout(_NORMS | _ATTENTION | _QWEN_EXPERTS | _QWEN_SHARED_EXPERT),
+    "qwen3moe": GgufLayout(_NORMS | _ATTENTION | _QK_NORMS | _QWEN_EXPERTS),
+    "phi3": GgufLayout(_MERGED_LAYER),
+    "granite": GgufLayout(_DECODER_LAYER, interleaved_rope=True),
+    "smollm3": GgufLayout(_DECODER_LAYER, interleaved_rope=True),
+    "olmo2": GgufLayout(_OLMO2_LAYER),
+    "starcoder2": GgufLayout(_PLAIN_MLP_LAYER),
     "gemma": GgufLayout(_DECODER_LAYER, norm_offset=1.0),
     "gemma2": GgufLayout(_DECODER_LAYER | _SANDWICH_NORMS, norm_offset=1.0),
     "gemma3": GgufLayout(_DECODER_LAYER | _SANDWICH_NORMS | _QK_NORMS, norm_offset=1.0),
@@ -74,12 +135,21 @@ class TensorPlan(msgspec.Struct, frozen=True):
         name: its name in the checkpoint.
         interleaved_heads: number of heads whose rows have to be put back in order; 0 for rows that are in order.
         norm_offset: what to subtract.
+        expert: which part of the first axis this is; None for all of the tensor.
     """
 
     source: GgufTensor
     name: str
     interleaved_heads: int = 0
     norm_offset: float = 0.0
+    expert: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the checkpoint."""
+        shape = self.source.shape if self.expert is None else self.source.shape[1:]
+        # llama.cpp drops the axis of a linear's only output.
+        return (1, *shape) if self.name.endswith(_ONE_OUTPUT) and len(shape) == 1 else shape
 
 
 def plan_tensors(file: GgufFile) -> list[TensorPlan]:
@@ -89,7 +159,8 @@ def plan_tensors(file: GgufFile) -> list[TensorPlan]:
         StartupError: a tensor of the family is missing, or there is one the family does not have.
     """
     layout = layout_of(file.metadata)
-    plans = [_plan(file, layout, tensor) for tensor in file.tensors.values() if tensor.name != _ROPE_FACTORS]
+    tensors = [tensor for tensor in file.tensors.values() if tensor.name not in _ROPE_FACTORS]
+    plans = [plan for tensor in tensors for plan in _plans(file, layout, tensor)]
     layers = file.metadata.need_of_model("block_count", int)
     needed = [f"blk.{layer}.{module}.weight" for layer in range(layers) for module in layout.layer]
     needed += ["token_embd.weight", "output_norm.weight"]
@@ -106,6 +177,8 @@ def layout_of(metadata: GgufMetadata) -> GgufLayout:
         StartupError: the family is not supported.
     """
     layout = LAYOUTS.get(metadata.architecture)
+    if metadata.architecture == "llama" and (metadata.find_of_model("expert_count", int) or 0) > 0:
+        layout = _MIXTRAL
     if layout is None:
         raise refuse(
             metadata.path,
@@ -124,23 +197,29 @@ def restore_rows(raw_rows: NDArray[np.uint8], heads: int) -> NDArray[np.uint8]:
     return raw_rows.reshape(heads, rows // heads // 2, 2, row_bytes).swapaxes(1, 2).reshape(rows, row_bytes)
 
 
-def _plan(file: GgufFile, layout: GgufLayout, tensor: GgufTensor) -> TensorPlan:
+def _plans(file: GgufFile, layout: GgufLayout, tensor: GgufTensor) -> list[TensorPlan]:
+    """A plan for each tensor that the stored one becomes."""
     if tensor.name in _OUTSIDE_LAYERS:
         name = _OUTSIDE_LAYERS[tensor.name]
-        return TensorPlan(tensor, name, norm_offset=layout.norm_offset if name.endswith("norm.weight") else 0.0)
+        return [TensorPlan(tensor, name, norm_offset=layout.norm_offset if name.endswith("norm.weight") else 0.0)]
     match = _LAYER_TENSOR.fullmatch(tensor.name)
     if match is None or match[2] not in layout.layer:
         raise refuse(
             file.path,
-            f"has a tensor `{tensor.name}`, which the dense `{file.metadata.architecture}` family does not",
+            f"has a tensor `{tensor.name}`, which the `{file.metadata.architecture}` family does not",
             "Serve the original model in safetensors instead.",
         )
     layer, module, kind = match.groups()
     name = f"model.layers.{layer}.{layout.layer[module]}.{kind}"
+    if "{}" in name:
+        return [
+            TensorPlan(tensor, name.format(expert), expert=expert)
+            for expert in range(tensor.shape[0] if len(tensor.shape) == 3 else 0)
+        ]
     heads = _interleaved_heads(file.metadata, module) if layout.interleaved_rope else 0
     if heads and tensor.shape[0] % (2 * heads):
         raise refuse(file.path, f"has {tensor.shape[0]} rows in `{tensor.name}`, which {heads} heads cannot share")
-    return TensorPlan(tensor, name, heads, layout.norm_offset if module.endswith("norm") else 0.0)
+    return [TensorPlan(tensor, name, heads, layout.norm_offset if module.endswith("norm") else 0.0)]
 
 
 def _interleaved_heads(metadata: GgufMetadata, module: str) -> int:

@@ -1,0 +1,277 @@
+"""Mixtures of experts."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tgi_core.contract.experts import RoutingSpec, Scoring
+from tgi_core.models.families.base import base, optional
+from tgi_core.models.families.llama import granite, mistral
+from tgi_core.models.families.qwen import qwen_layers
+from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
+from tgi_core.models.spec import (
+    Architecture,
+    ArchitectureSpec,
+    ExpertLayout,
+    ExpertNames,
+    ExpertsSpec,
+    LayerSpec,
+    Norm,
+    QKNorm,
+    WeightNames,
+)
+
+
+def mixtral(config: HFConfig) -> ArchitectureSpec:
+    routing = _routing(config, top_k=2, renormalize=True)
+    return _with_experts(config, mistral(config, experts=True), routing, "num_local_experts")
+
+
+def phimoe(config: HFConfig) -> ArchitectureSpec:
+    spec = mistral(config, experts=True)
+    bias = config.get("attention_bias", bool, False)
+    # Scores that lie further below the best than twice the noise of the training share nothing.
+    closeness = 2 * config.positive("router_jitter_noise", 0.01)
+    routing = _routing(config, top_k=2, scoring=Scoring.SPARSE_MIXER, closeness=closeness)
+    if routing.top_k != 2:
+        raise config.unsupported("num_experts_per_tok", "its router chooses two")
+    spec = _with_experts(config, spec, routing, "num_local_experts")
+    return replace(
+        spec,
+        norm=Norm.LAYER_BIAS,
+        qkv_bias=bias,
+        o_bias=bias,
+        head_bias=config.get("lm_head_bias", bool, False),
+    )
+
+
+def granitemoe(config: HFConfig) -> ArchitectureSpec:
+    routing = _routing(config, top_k=2, scoring=Scoring.SOFTMAX_CHOSEN)
+    return _with_experts(config, granite(config, experts=True), routing, "num_local_experts")
+
+
+def qwen2_moe(config: HFConfig) -> ArchitectureSpec:
+    spec = base(config, experts=True)
+    spec = replace(spec, layers=qwen_layers(config, len(spec.layers)), qkv_bias=config.get("qkv_bias", bool, True))
+    routing = _routing(config, top_k=4, renormalize=config.get("norm_topk_prob", bool, False))
+    inner = config.size("moe_intermediate_size")
+    spec = _with_experts(config, spec, routing, "num_experts", inner, sparse=_sparse_layers(config, spec))
+    assert spec.experts is not None
+    shared_size = config.size("shared_expert_intermediate_size")
+    return replace(spec, experts=replace(spec.experts, shared_size=shared_size, shared_gate=True))
+
+
+def qwen3_moe(config: HFConfig) -> ArchitectureSpec:
+    config = config.with_names(num_experts="num_local_experts")
+    spec = base(config, head_dim=config.size("hidden_size") // config.size("num_attention_heads"), experts=True)
+    bias = config.get("attention_bias", bool, False)
+    windowed = config.get("use_sliding_window", bool, False) and config.has("sliding_window")
+    layers = config.layers([SLIDING if windowed else FULL] * len(spec.layers))
+    spec = replace(spec, layers=layers, qkv_bias=bias, o_bias=bias, qk_norm=QKNorm.HEAD)
+    routing = _routing(config, top_k=8, renormalize=config.get("norm_topk_prob", bool, False))
+    inner = config.size("moe_intermediate_size")
+    return _with_experts(config, spec, routing, "num_experts", inner, sparse=_sparse_layers(config, spec))
+
+
+def olmoe(config: HFConfig) -> ArchitectureSpec:
+    # It would cut queries and keys after their norms.
+    config.refuse_if_set("clip_qkv")
+    bias = config.get("attention_bias", bool, False)
+    spec = replace(base(config, eps=1e-5, experts=True), qk_norm=QKNorm.WIDTH, qkv_bias=bias, o_bias=bias)
+    routing = _routing(config, top_k=8, renormalize=config.get("norm_topk_prob", bool, False))
+    return _with_experts(config, spec, routing, "num_experts")
+
+
+def glm4_moe(config: HFConfig) -> ArchitectureSpec:
+    spec = base(config, partial_rotary=0.5, eps=1e-5, experts=True)
+    spec = replace(
+        spec,
+        qkv_bias=config.get("attention_bias", bool, False),
+        qk_norm=QKNorm.HEAD if config.get("use_qk_norm", bool, False) else None,
+    )
+    routing = _routing(
+        config,
+        top_k=8,
+        scoring=Scoring.SIGMOID,
+        renormalize=config.get("norm_topk_prob", bool, True),
+        scale=config.positive("routed_scaling_factor", 1.0),
+        num_groups=config.size("n_group", 1),
+        top_groups=config.size("topk_group", 1),
+    )
+    dense = config.get("first_k_dense_replace", int, 1)
+    sparse = [layer >= dense for layer in range(len(spec.layers))]
+    inner = config.size("moe_intermediate_size")
+    spec = _with_experts(config, spec, routing, "n_routed_experts", inner, sparse=sparse)
+    assert spec.experts is not None
+    shared_size = config.size("n_shared_experts", 1) * inner
+    return replace(spec, experts=replace(spec.experts, selection_bias=True, shared_size=shared_size))
+
+
+def dbrx(config: HFConfig) -> ArchitectureSpec:
+    names = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "max_position_embeddings": "max_seq_len",
+    }
+    attention, experts = config.section("attn_config", {}), config.section("ffn_config", {})
+    activation = experts.section("ffn_act_fn", {"name": "silu"})
+    inner = experts.size("ffn_hidden_size", 3584)
+    spec = base(
+        config.with_names(**names).with_values(intermediate_size=inner, hidden_act=activation.get("name", str)),
+        num_kv_heads=attention.size("kv_n_heads", 1),
+        theta=attention.positive("rope_theta", 10_000.0, above=1.0),
+        eps=1e-5,
+    )
+    key = "moe_normalize_expert_weights"
+    if experts.has(key) and experts.positive(key) != 1:
+        raise experts.unsupported(key, "weights are divided by their sum, or left")
+    routing = _routing(experts.with_names(num_experts_per_tok="moe_top_k"), top_k=1, renormalize=experts.has(key))
+    spec = replace(spec, norm=Norm.LAYER, qkv_clip=optional(attention, "clip_qkv"))
+    return _with_experts(experts, spec, routing, "moe_num_experts", inner)
+
+
+def gpt_oss(config: HFConfig) -> ArchitectureSpec:
+    for key, value in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
+        if config.positive(key, value) != value:
+            raise config.unsupported(key, f"only {value} is")
+    spec = base(config, head_dim=64, theta=150_000.0, eps=1e-5, experts=True)
+    bias = config.get("attention_bias", bool, True)
+    kinds = [FULL if layer % 2 else SLIDING for layer in range(len(spec.layers))]
+    spec = replace(
+        spec,
+        activation="swiglu_clamped",
+        layers=config.layers(config.layer_types(kinds)),
+        attention_sinks=True,
+        qkv_bias=bias,
+        o_bias=bias,
+    )
+    routing = _routing(config, top_k=4, scoring=Scoring.SOFTMAX_CHOSEN)
+    spec = _with_experts(config, spec, routing, "num_local_experts")
+    assert spec.experts is not None
+    return replace(spec, experts=replace(spec.experts, router_bias=True, expert_bias=True))
+
+
+def _routing(
+    config: HFConfig,
+    *,
+    top_k: int,
+    scoring: Scoring = Scoring.SOFTMAX,
+    renormalize: bool = False,
+    scale: float = 1.0,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    closeness: float = 0.0,
+) -> RoutingSpec:
+    """``top_k`` is the number of experts a token where the configuration names none."""
+    return RoutingSpec(
+        top_k=config.size("num_experts_per_tok", top_k),
+        scoring=scoring,
+        renormalize=renormalize,
+        scale=scale,
+        num_groups=num_groups,
+        top_groups=top_groups,
+        closeness=closeness,
+    )
+
+
+def _with_experts(
+    config: HFConfig,
+    spec: ArchitectureSpec,
+    routing: RoutingSpec,
+    key: str,
+    inner: int | None = None,
+    *,
+    sparse: list[bool] | None = None,
+) -> ArchitectureSpec:
+    """``spec`` with experts, as many as ``key`` says, in the ``sparse`` layers or in all."""
+    count = config.size(key)
+    if count % routing.num_groups or routing.top_groups > routing.num_groups:
+        raise config.refuse(key, f"{routing.num_groups} groups, of which {routing.top_groups} are chosen")
+    if routing.num_groups > 1 and count // routing.num_groups < 2:
+        raise config.refuse(key, f"{routing.num_groups} groups of less than two")
+    if routing.top_k > count // routing.num_groups * routing.top_groups:
+        raise config.refuse(key, f"{routing.top_k} experts are chosen for a token")
+    experts = ExpertsSpec(num_experts=count, intermediate_size=inner or spec.intermediate_size, routing=routing)
+    flags = sparse or [True] * len(spec.layers)
+    layers = tuple(LayerSpec(layer.window, layer.rope, flag) for layer, flag in zip(spec.layers, flags, strict=True))
+    return replace(spec, layers=layers, experts=experts)
+
+
+def _sparse_layers(config: HFConfig, spec: ArchitectureSpec) -> list[bool]:
+    """Every ``decoder_sparse_step``-th layer, without those that are named dense."""
+    step, dense = config.size("decoder_sparse_step", 1), config.get("mlp_only_layers", list[int], [])
+    return [(layer + 1) % step == 0 and layer not in dense for layer in range(len(spec.layers))]
+
+
+_MIXTRAL_NAMES = ExpertNames(
+    router="model.layers.{}.block_sparse_moe.gate",
+    gate_up=(
+        "model.layers.{}.block_sparse_moe.experts.{}.w1",
+        "model.layers.{}.block_sparse_moe.experts.{}.w3",
+    ),
+    down="model.layers.{}.block_sparse_moe.experts.{}.w2",
+)
+
+MOE = (
+    Architecture(model_type="mixtral", build=mixtral, names=WeightNames(experts=_MIXTRAL_NAMES)),
+    Architecture(model_type="phimoe", build=phimoe, names=WeightNames(experts=_MIXTRAL_NAMES)),
+    Architecture(
+        model_type="granitemoe",
+        build=granitemoe,
+        names=WeightNames(
+            experts=ExpertNames(
+                router="model.layers.{}.block_sparse_moe.router.layer",
+                gate_up=("model.layers.{}.block_sparse_moe.input_linear",),
+                down="model.layers.{}.block_sparse_moe.output_linear",
+                layout=ExpertLayout.STACKED,
+            )
+        ),
+    ),
+    Architecture(model_type="qwen2_moe", build=qwen2_moe),
+    Architecture(model_type="qwen3_moe", build=qwen3_moe),
+    Architecture(model_type="olmoe", build=olmoe),
+    Architecture(
+        model_type="glm4_moe",
+        build=glm4_moe,
+        names=WeightNames(
+            experts=ExpertNames(
+                shared_gate_up=(
+                    "model.layers.{}.mlp.shared_experts.gate_proj",
+                    "model.layers.{}.mlp.shared_experts.up_proj",
+                ),
+                shared_down="model.layers.{}.mlp.shared_experts.down_proj",
+            )
+        ),
+    ),
+    Architecture(
+        model_type="dbrx",
+        build=dbrx,
+        names=WeightNames(
+            embedding="transformer.wte",
+            final_norm="transformer.norm_f",
+            attention_norm="transformer.blocks.{}.norm_attn_norm.norm_1",
+            qkv=("transformer.blocks.{}.norm_attn_norm.attn.Wqkv",),
+            o="transformer.blocks.{}.norm_attn_norm.attn.out_proj",
+            mlp_norm="transformer.blocks.{}.norm_attn_norm.norm_2",
+            experts=ExpertNames(
+                router="transformer.blocks.{}.ffn.router.layer",
+                gate_up=("transformer.blocks.{}.ffn.experts.mlp.w1", "transformer.blocks.{}.ffn.experts.mlp.v1"),
+                down="transformer.blocks.{}.ffn.experts.mlp.w2",
+                layout=ExpertLayout.FLAT,
+            ),
+        ),
+    ),
+    Architecture(
+        model_type="gpt_oss",
+        build=gpt_oss,
+        names=WeightNames(
+            experts=ExpertNames(
+                router="model.layers.{}.mlp.router",
+                gate_up=("model.layers.{}.mlp.experts.gate_up_proj",),
+                down="model.layers.{}.mlp.experts.down_proj",
+                layout=ExpertLayout.INTERLEAVED,
+            )
+        ),
+    ),
+)

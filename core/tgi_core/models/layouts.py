@@ -1,0 +1,41 @@
+"""Brings weights from the order a checkpoint stores them in into the decoder's."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tgi_core.models.spec import ArchitectureSpec, WeightNames
+
+
+def arrange_qkv(qkv: Tensor, spec: ArchitectureSpec, names: WeightNames) -> Tensor:
+    """Rows of a merged projection or its bias, [(H + 2K) * D, ...]: queries, keys, values; pairs moved into halves."""
+    heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    if not (names.qkv_by_group or names.adjacent_pairs):
+        return qkv
+    rest = qkv.shape[1:]
+    if names.qkv_by_group:
+        groups = qkv.view(kv_heads, heads // kv_heads + 2, size, *rest)
+        q, k, v = groups[:, :-2].flatten(0, 1), groups[:, -2], groups[:, -1]
+    else:
+        q, k, v = torch.split(qkv.view(-1, size, *rest), [heads, kv_heads, kv_heads])
+    return torch.cat((split_pairs(q, spec, names), split_pairs(k, spec, names), v)).flatten(0, 1)
+
+
+def split_pairs(heads: Tensor, spec: ArchitectureSpec, names: WeightNames) -> Tensor:
+    """Features of query or key heads, [X, D, ...], with the pairs that rotate moved into halves.
+
+    A model that rotates features 2i and 2i + 1 together gives the same scores when both queries and keys are stored
+    with feature 2i at i and 2i + 1 at i + R: then one rotary operation serves every model.
+    """
+    if not (names.adjacent_pairs and spec.ropes):
+        return heads
+    pairs = torch.arange(spec.ropes[0].rotary_dim, device=heads.device).view(-1, 2)
+    kept = torch.arange(2 * len(pairs), spec.head_dim, device=heads.device)
+    return heads.index_select(1, torch.cat((pairs[:, 0], pairs[:, 1], kept)))
+
+
+def unit_rows(weight_VE: Tensor) -> Tensor:
+    """Each row divided by its length."""
+    return F.normalize(weight_VE.float(), dim=-1).to(weight_VE.dtype)

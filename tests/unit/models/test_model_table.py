@@ -1,0 +1,12 @@
+"""docs/models.md lists what the code has."""
+
+from __future__ import annotations
+
+from tests.support.model_table import END, PAGE, START, table
+from tgi_core.models import ARCHITECTURES
+
+
+def test_the_page_is_current() -> None:
+    written = PAGE.read_text().split(START)[1].split(END)[0]
+    assert written == table(), "run: python -m tests.support.model_table"
+    assert written.count("\n") == 2 + len(ARCHITECTURES)
