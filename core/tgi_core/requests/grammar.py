@@ -42,7 +42,10 @@ def read_grammar(name: str, value: Mapping[str, Any] | None) -> Grammar | None:
         case "text":
             return None
         case "json" | "json_object":
-            place, schema = (f"{name}.value", given) if given is not None else (f"{name}.schema", value.get("schema"))
+            other = value.get("schema")
+            if given is not None and other is not None:
+                raise ValidationError(f"Only one schema can be given. Given: `{name}.value` and `{name}.schema`")
+            place, schema = (f"{name}.value", given) if given is not None else (f"{name}.schema", other)
             return Grammar(GrammarKind.JSON_SCHEMA, ANY_OBJECT) if schema is None else _schema(place, schema)
         case "json_schema":
             return _nested_schema(name, value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -182,6 +183,79 @@ def test_a_helper_that_is_killed_is_replaced(stub: Callable[[], GrammarChecker])
         assert await parent(checker) != helper
 
     run(stub(), step)
+
+
+def test_a_helper_that_hangs_is_killed_and_replaced(site: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_distribution(site, "tgi-stub", "tgi_stub", STUB_ENGINE)
+    checker = GrammarChecker("stub", STUB_VOCABULARY, deadline_s=DEADLINE_S, hang_margin_s=0.2)
+
+    async def step(checker: GrammarChecker) -> None:
+        helper = await parent(checker)
+        running = asyncio.create_task(checker.check(regex("sleep 0.3")))
+        await asyncio.sleep(0.1)
+        os.killpg(helper, signal.SIGSTOP)
+        started = time.monotonic()
+        assert await asyncio.gather(*(checker.check(regex(f"good {number}")) for number in range(3)))
+        assert time.monotonic() - started >= DEADLINE_S
+        assert await running == regex("sleep 0.3")
+        assert await parent(checker) != helper
+
+    run(checker, step)
+    assert [record.message for record in caplog.records] == [
+        "The helper that tests grammars says nothing for 0.7 s; it is killed."
+    ]
+
+
+def test_a_long_line_of_tests_is_no_hang(site: Path) -> None:
+    write_distribution(site, "tgi-stub", "tgi_stub", STUB_ENGINE)
+    checker = GrammarChecker("stub", STUB_VOCABULARY, deadline_s=DEADLINE_S, hang_margin_s=0.3)
+
+    async def step(checker: GrammarChecker) -> None:
+        helper = await parent(checker)
+        slow = [asyncio.create_task(refusal(checker, f"spin {number}")) for number in range(6)]
+        assert all("complex" in str(error) for error in await asyncio.gather(*slow))
+        assert await parent(checker) == helper
+
+    run(checker, step)
+
+
+def test_closing_does_not_wait_for_a_helper_that_hangs(
+    stub: Callable[[], GrammarChecker], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def step(checker: GrammarChecker) -> None:
+        helper = await parent(checker)
+        os.killpg(helper, signal.SIGSTOP)
+        pending = asyncio.create_task(checker.check(regex("a")))
+        left = asyncio.create_task(checker.check(regex("b")))
+        await asyncio.sleep(0.05)
+        left.cancel()
+        started = time.monotonic()
+        await checker.close()
+        assert time.monotonic() - started < 4
+        with pytest.raises(EngineUnavailableError):
+            await pending
+
+    run(stub(), step)
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_closing_does_not_wait_for_a_helper_that_hangs_while_it_starts(site: Path) -> None:
+    write_distribution(site, "tgi-stub", "tgi_stub", STUB_ENGINE)
+
+    async def step(checker: GrammarChecker) -> None:
+        pending = asyncio.create_task(checker.check(regex("a")))
+        # Long enough to be there, and not for Python to be up.
+        await asyncio.sleep(0.05)
+        for child in psutil.Process().children():
+            child.suspend()
+        started = time.monotonic()
+        await checker.close()
+        assert time.monotonic() - started < 4
+        with pytest.raises(EngineUnavailableError):
+            await pending
+
+    run(GrammarChecker("stub", STUB_VOCABULARY), step)
 
 
 def test_an_engine_that_cannot_be_used_is_said_to_everyone(site: Path) -> None:

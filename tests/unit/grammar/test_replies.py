@@ -32,7 +32,7 @@ class Tally(msgspec.Struct):
 def check_replies(compiler: GrammarCompiler, vocabulary: Vocabulary, name: str, *, replies: int, tally: Tally) -> None:
     """Sample replies under the schema called ``name`` and check the complete ones."""
     schema: Any = SCHEMAS[name]
-    grammar = prepare_grammar(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)), compiler)
+    grammar = prepare_grammar(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)), compiler, vocabulary)
     matcher = compiler.compile(grammar)
     tokenizer = TextTokenizer(vocabulary.tokenizer_file, workers=1)
     rng = np.random.default_rng(zlib.crc32(name.encode()))

@@ -55,6 +55,9 @@ def test_good_schemas_pass(name: str) -> None:
         ("minimum", "1"),
         ("maximum", False),
         ("multipleOf", []),
+        ("multipleOf", 0),
+        ("multipleOf", -3),
+        ("minItems", 1e-3),
         ("exclusiveMinimum", "1"),
         ("pattern", 1),
         ("format", None),
@@ -146,6 +149,11 @@ def test_objects_stay_open_where_closing_could_forbid_too_much(schema: dict[str,
 def test_an_allof_of_one_closes_like_its_member() -> None:
     schema = normalized({"properties": {"a": {"allOf": [{"$ref": "#/$defs/d"}]}}, "$defs": {"d": {"properties": {}}}})
     assert schema["$defs"]["d"]["additionalProperties"] is False
+
+
+def test_a_count_may_be_written_as_a_float() -> None:
+    schema = normalized({"maxLength": 2.0, "items": {"minItems": 1, "maxItems": 1e1}})
+    assert json.dumps(schema) == '{"maxLength": 2, "items": {"minItems": 1, "maxItems": 10}}'
 
 
 def test_unique_items_false_says_nothing() -> None:

@@ -127,16 +127,16 @@ def _run_test(check: Check, setup: Setup, compiler: GrammarCompiler, writer: int
         _limit_memory(setup.memory_bytes)
         # A library that dies talks on standard error, which is the server's log.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        verdict = _test(check, compiler)
+        verdict = _test(check, setup, compiler)
         with open(writer, "wb") as output:
             output.write(pack(verdict))
     finally:
         os._exit(0)
 
 
-def _test(check: Check, compiler: GrammarCompiler) -> Verdict:
+def _test(check: Check, setup: Setup, compiler: GrammarCompiler) -> Verdict:
     try:
-        return Verdict(prepare_grammar(check.grammar, compiler))
+        return Verdict(prepare_grammar(check.grammar, compiler, setup.vocabulary))
     except GrammarError as error:
         return Verdict(None, error.reason, error.place)
     except RecursionError:

@@ -6,13 +6,16 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.sampling.grammar.engine import GrammarCompiler, GrammarEngine, GrammarError, Matcher, Vocabulary
+from tgi_core.sampling.grammar.llguidance_lark import rewrite_lark, schemas_in
+from tgi_core.sampling.grammar.llguidance_schema import library_schema
+from tgi_core.sampling.grammar.llguidance_tokenizer import library_tokenizer
 from tgi_core.sampling.grammar.schema import JsonSchema, children
 from tgi_core.sampling.grammar.spec import Grammar, GrammarKind
 
@@ -74,28 +77,34 @@ class LLGuidanceEngine(GrammarEngine):
         import llguidance
 
         try:
+            known = library_tokenizer(vocabulary)
             tokenizer = llguidance.LLTokenizer(
-                _tokenizer_source(vocabulary),
+                known.source,
                 n_vocab=vocabulary.vocab_size,
                 eos_token=list(vocabulary.eos_token_ids),
                 slices=list(TOKEN_SLICES),
             )
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (OSError, TypeError, ValueError, LookupError, msgspec.MsgspecError) as error:
             raise StartupError(
                 f"llguidance cannot use the tokenizer {vocabulary.tokenizer_file}: {error}.",
                 "Choose another grammar engine, or disable grammars.",
                 ExitCode.MODEL,
             ) from error
-        return LLGuidanceCompiler(tokenizer, vocabulary)
+        return LLGuidanceCompiler(tokenizer, vocabulary, known.special_ids)
 
 
 class LLGuidanceCompiler(GrammarCompiler):
     """The opened library: a tokenizer and a pool of threads for masks, made when the first is asked for."""
 
-    def __init__(self, tokenizer: llguidance.LLTokenizer, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, tokenizer: llguidance.LLTokenizer, vocabulary: Vocabulary, special_ids: Mapping[str, int]
+    ) -> None:
+        """``special_ids``: the special tokens by the text that names them in grammars."""
         import llguidance
 
         self._tokenizer = tokenizer
+        self._special_ids = special_ids
+        self._eos_token_ids = vocabulary.eos_token_ids
         self._mask_bytes = vocabulary.mask_words * 4
         self._limits = llguidance.LLParserLimits(
             max_items_in_row=ROW_PARSER_ITEMS,
@@ -112,21 +121,33 @@ class LLGuidanceCompiler(GrammarCompiler):
         """As ``GrammarCompiler.compile``; makes the first mask too, where most of a lexer's work is done."""
         import llguidance
 
-        if grammar.kind is GrammarKind.JSON_SCHEMA:
-            return self._compile_schema(json.loads(grammar.source))
-        matcher = self._matcher(_plain_source(grammar, llguidance))
+        match grammar.kind:
+            case GrammarKind.JSON_SCHEMA:
+                return self._compile_schema(json.loads(grammar.source))
+            case GrammarKind.EBNF:
+                return self._compile_lark(grammar.source)
+            case GrammarKind.REGEX:
+                source = llguidance.LLMatcher.grammar_from_regex(llguidance.regex_to_lark(grammar.source, "d"))
+            case GrammarKind.CHOICE:
+                # One terminal: the whole list is one automaton, however long it is.
+                options = "\n  | ".join(json.dumps(option) for option in json.loads(grammar.source))
+                source = llguidance.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {options}\n")
+        matcher = self._matcher(source)
         if matcher.is_error():
             raise GrammarError(_readable(matcher.get_error()))
         return self._started(matcher)
 
     def fill_masks(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
         """As ``GrammarCompiler.fill_masks``; several masks are made by the library's own threads."""
-        inner = [_inner(matcher) for matcher in matchers]
+        inner = [_own(matcher) for matcher in matchers]
         if len(inner) == 1:
-            inner[0].unsafe_compute_mask_ptr(masks.ctypes.data, self._mask_bytes)
-            return
-        rows = [(matcher, row) for row, matcher in enumerate(inner)]
-        self._threads().unsafe_compute_mask_ptr(rows, masks.ctypes.data, self._mask_bytes, len(rows))
+            inner[0].inner.unsafe_compute_mask_ptr(masks.ctypes.data, self._mask_bytes)
+        else:
+            rows = [(matcher.inner, row) for row, matcher in enumerate(inner)]
+            self._threads().unsafe_compute_mask_ptr(rows, masks.ctypes.data, self._mask_bytes, len(rows))
+        for matcher, mask in zip(inner, masks, strict=True):
+            if matcher.names_tokens:
+                self._forbid_early_ends(matcher, mask)
 
     def close(self) -> None:
         self._executor = None
@@ -152,12 +173,40 @@ class LLGuidanceCompiler(GrammarCompiler):
         return LLGuidanceMatcher(matcher)
 
     def _compile_schema(self, schema: JsonSchema) -> Matcher:
-        matcher = self._matcher(_schema_source(schema))
+        matcher = self._matcher(_schema_source(library_schema(schema)))
         if not matcher.is_error():
             return self._started(matcher)
-        message = matcher.get_error()
-        place = self._locate(schema, message)
-        raise GrammarError(_readable(message), place)
+        raise self._schema_error(schema) or GrammarError(_readable(matcher.get_error()), "#")
+
+    def _schema_error(self, schema: JsonSchema) -> GrammarError | None:
+        """Why the library refuses a schema as the client has written it; None when it does not."""
+        message = self._matcher(_schema_source(schema)).get_error()
+        return GrammarError(_readable(message), self._locate(schema, message)) if message else None
+
+    def _compile_lark(self, source: str) -> Matcher:
+        import llguidance
+
+        rewritten = rewrite_lark(source, self._special_ids, library_schema)
+        matcher = self._matcher(llguidance.LLMatcher.grammar_from_lark(rewritten))
+        if matcher.is_error():
+            message = matcher.get_error()
+            if _JSON_IN_LARK in message:
+                errors = (self._schema_error(schema) for schema in schemas_in(source))
+                raise next(filter(None, errors), GrammarError(_readable(message)))
+            raise GrammarError(_readable(message))
+        return LLGuidanceMatcher(self._started(matcher).inner, names_tokens=True)
+
+    def _forbid_early_ends(self, matcher: LLGuidanceMatcher, mask: NDArray[np.int32]) -> None:
+        """Take EOS out of a mask where a grammar asks for it as a token, unless the reply is complete with it."""
+        if matcher.error or matcher.inner.is_accepting():
+            return
+        words = mask.view("uint32")
+        for token_id in self._eos_token_ids:
+            word, bit = token_id // 32, 1 << token_id % 32
+            if words[word] & bit and not _completes(matcher.inner.deep_copy(), token_id):
+                words[word] ^= bit
+                if not words.any():
+                    matcher.failure = "it asks for a token that ends the reply where the reply cannot end"
 
     def _locate(self, schema: JsonSchema, message: str) -> str:
         """The innermost part of a refused schema that the library refuses by itself with the same message."""
@@ -181,67 +230,29 @@ class LLGuidanceCompiler(GrammarCompiler):
 class LLGuidanceMatcher(Matcher):
     """The library's matcher. A copy takes along what its lexer has been built up to and goes on by itself."""
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, *, names_tokens: bool = False) -> None:
+        """``names_tokens``: the grammar may ask for tokens by name or id, those that end replies too."""
         self.inner = matcher
+        self.names_tokens = names_tokens
+        self.failure = ""
 
     def accept(self, token_id: int) -> bool:
         return self.inner.consume_token(token_id)
 
     @property
     def error(self) -> str:
-        return _readable(self.inner.get_error()) if self.inner.is_error() else ""
+        return self.failure or (_readable(self.inner.get_error()) if self.inner.is_error() else "")
 
     @property
     def is_complete(self) -> bool:
-        return self.inner.is_stopped() and not self.inner.is_error()
+        return self.inner.is_stopped() and not self.error
 
     def copy(self) -> LLGuidanceMatcher:
-        return LLGuidanceMatcher(self.inner.deep_copy())
+        return LLGuidanceMatcher(self.inner.deep_copy(), names_tokens=self.names_tokens)
 
 
+_JSON_IN_LARK = "failed to compile JSON schema: "
 _NO_EXTENSION = ("", "NoExtension", "NoExtensionBias")
-
-
-class _AddedToken(msgspec.Struct):
-    id: int
-    special: bool = False
-
-
-class _TokenizerFile(msgspec.Struct):
-    added_tokens: list[_AddedToken] = []
-
-
-def _tokenizer_source(vocabulary: Vocabulary) -> str:
-    """The ``tokenizer.json`` for the library, which takes added tokens as text unless they are marked special.
-
-    EOS must never be text, whatever the file says of it, and an added token without a logit cannot be produced (the
-    library would not take it).
-    """
-    source = vocabulary.tokenizer_file.read_text(encoding="utf-8")
-    added = msgspec.json.decode(source, type=_TokenizerFile).added_tokens
-    special = {token.id for token in added if token.special}
-    unmarked = set(vocabulary.eos_token_ids) - special
-    if not unmarked and all(token.id < vocabulary.vocab_size for token in added):
-        return source
-    content = json.loads(source)
-    tokens = content.get("added_tokens", [])
-    by_id = {token["id"]: token for token in tokens if token["id"] < vocabulary.vocab_size}
-    for token_id in unmarked:
-        token = by_id.get(token_id) or _plain_token(token_id, content.get("model", {}).get("vocab", {}))
-        by_id[token_id] = {**token, "special": True}
-    content["added_tokens"] = [by_id[token_id] for token_id in sorted(by_id)]
-    return json.dumps(content, ensure_ascii=False)
-
-
-def _plain_token(token_id: int, vocab: dict[str, int] | list[list[Any]]) -> dict[str, Any]:
-    """An added token for an entry of the model's own vocabulary."""
-    pieces = {number: piece for piece, number in vocab.items()} if isinstance(vocab, dict) else dict(enumerate(vocab))
-    piece = pieces.get(token_id)
-    if piece is None:
-        raise ValueError(f"it has no token {token_id}, which is to end replies")
-    content = piece if isinstance(piece, str) else piece[0]
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": content, **flags}
 
 
 def _schema_source(schema: JsonSchema) -> str:
@@ -253,20 +264,14 @@ def _schema_source(schema: JsonSchema) -> str:
         raise GrammarError(f"the schema cannot be read: {error}") from error
 
 
-def _plain_source(grammar: Grammar, library: Any) -> str:
-    if grammar.kind is GrammarKind.REGEX:
-        return str(library.LLMatcher.grammar_from_regex(library.regex_to_lark(grammar.source, "d")))
-    if grammar.kind is GrammarKind.CHOICE:
-        # One terminal: the whole list is one automaton, however long it is.
-        options = "\n  | ".join(json.dumps(option) for option in json.loads(grammar.source))
-        return str(library.LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {options}\n"))
-    return str(library.LLMatcher.grammar_from_lark(grammar.source))
+def _completes(matcher: llguidance.LLMatcher, token_id: int) -> bool:
+    return matcher.consume_token(token_id) and matcher.is_accepting()
 
 
-def _inner(matcher: Matcher) -> llguidance.LLMatcher:
+def _own(matcher: Matcher) -> LLGuidanceMatcher:
     if not isinstance(matcher, LLGuidanceMatcher):
         raise TypeError(f"a matcher of another engine: {type(matcher).__name__}")
-    return matcher.inner
+    return matcher
 
 
 def _readable(message: str) -> str:
@@ -278,5 +283,7 @@ def _readable(message: str) -> str:
     regex = re.search(r"regex parse error:\n    (?P<regex>.*)\n    (?P<caret> *)\^+\nerror: (?P<reason>.*)", message)
     if regex is not None:
         return f"{regex['reason']}, in the regular expression at character {len(regex['caret']) + 1}"
+    if "ff_tokens" in message:
+        return "it demands a text without an end, or one that is too long"
     first = re.sub(r'^at \d+\(\d+\): invalid regex ".*" \(in regex\): ', "", message.partition("\n")[0])
     return first if len(first) <= _MAX_REASON_LENGTH else f"{first[: _MAX_REASON_LENGTH - 3]}..."

@@ -35,6 +35,7 @@ _ONE_SCHEMA = frozenset(
 )
 _SCHEMA_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _SCHEMA_MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
+_COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties")
 _COMBINATORS = frozenset(("$ref", "allOf", "anyOf", "oneOf"))
 _OBJECT_KEYWORDS = frozenset(
     ("additionalProperties", "minProperties", "patternProperties", "properties", "required", "unevaluatedProperties")
@@ -94,13 +95,14 @@ def normalize_schema(schema: JsonSchema) -> JsonSchema:
     An object that lists its ``properties`` and says nothing of others has no others, as in TGI: otherwise a model
     that goes on inventing properties never ends. Schemas that combine objects (``allOf``, or ``properties`` beside
     ``$ref``, ``anyOf`` and the like) are left as they are, because closed parts may have nothing in common.
-    ``uniqueItems: false`` says nothing and is dropped, since engines refuse the keyword.
+    ``uniqueItems: false`` says nothing and is dropped, since engines refuse the keyword; a count such as 2.0 becomes 2.
     """
     found = [subschema for _, subschema in subschemas(schema)]
     combined = any(_combines(subschema) for subschema in found)
     for subschema in found:
         if subschema.get("uniqueItems") is False:
             del subschema["uniqueItems"]
+        subschema.update({count: int(subschema[count]) for count in _COUNTS if isinstance(subschema.get(count), float)})
         if not combined and _is_open_by_omission(subschema):
             subschema["additionalProperties"] = False
     return schema
@@ -176,11 +178,17 @@ def _check_enum(value: Any) -> str | None:
 
 
 def _check_count(value: Any) -> str | None:
-    return None if type(value) is int and value >= 0 else "is a whole number, 0 or more"
+    # 2.0 is an integer to JSON Schema.
+    is_whole = type(value) is int or (type(value) is float and value.is_integer())
+    return None if is_whole and value >= 0 else "is a whole number, 0 or more"
 
 
 def _check_number(value: Any) -> str | None:
     return None if type(value) in (int, float) else "is a number"
+
+
+def _check_multiple(value: Any) -> str | None:
+    return None if type(value) in (int, float) and value > 0 else "is a number above 0"
 
 
 def _check_exclusive(value: Any) -> str | None:
@@ -196,12 +204,13 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
     **dict.fromkeys(_ONE_SCHEMA, _check_schema),
     **dict.fromkeys(_SCHEMA_LISTS, _check_schema_list),
     **dict.fromkeys(_SCHEMA_MAPS, _check_schema_map),
-    **dict.fromkeys(("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"), _check_count),
-    **dict.fromkeys(("maximum", "minimum", "multipleOf"), _check_number),
+    **dict.fromkeys(_COUNTS, _check_count),
+    **dict.fromkeys(("maximum", "minimum"), _check_number),
     **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum"), _check_exclusive),
     **dict.fromkeys(("$ref", "format", "pattern"), _check_string),
     "enum": _check_enum,
     "items": _check_items,
+    "multipleOf": _check_multiple,
     "required": _check_strings,
     "type": _check_type,
 }
