@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from bench.grammar import VOCAB_SIZE, synthetic_tokenizer
+from bench.grammar.tokenizer import VOCAB_SIZE, synthetic_tokenizer
 from tgi_core.contract import ShardLimits, ShardSpec
 from tgi_core.engine.frames import (
     Command,
