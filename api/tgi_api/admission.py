@@ -13,11 +13,13 @@ class Permits:
     """A counter that is tried and never waited for: beyond the limit a request is told at once.
 
     Args:
-        limit: generations that may be in the server.
+        limit: how many may be in the server.
+        kind: of what, as messages name it, with the flag that sets the limit.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, kind: str = "generations (--max-concurrent-requests)") -> None:
         self._limit = limit
+        self._kind = kind
         self._taken = 0
         self._closed = False
         self._idle = asyncio.Event()
@@ -25,7 +27,7 @@ class Permits:
 
     @property
     def taken(self) -> int:
-        """Generations in the server."""
+        """How many are in the server."""
         return self._taken
 
     @property
@@ -33,22 +35,33 @@ class Permits:
         """Whether the server drains."""
         return self._closed
 
-    def take(self, count: int = 1) -> None:
-        """Take ``count`` permits or none.
+    def require(self, count: int) -> None:
+        """Refuse a request that could never run, as it needs ``count`` permits.
 
         Raises:
-            ValidationError: there are fewer than ``count``, so it is no use to try again.
+            ValidationError: there are not so many, so it is no use to try again.
+        """
+        if count > self._limit:
+            raise ValidationError(
+                f"prompts times choices must be <= {self._limit} (--max-concurrent-requests). Given: {count}"
+            )
+
+    def take(self, count: int = 1, *, held: int = 0) -> None:
+        """Take ``count`` permits or none, for a request that has taken ``held`` before.
+
+        Raises:
+            ValidationError: there are not so many, so it is no use to try again.
             OverloadedError: fewer than ``count`` are free.
             EngineUnavailableError: the server drains.
         """
         if self._closed:
             raise EngineUnavailableError("The server is shutting down")
-        if count > self._limit:
-            raise ValidationError(
-                f"prompts times choices must be <= {self._limit} (--max-concurrent-requests). Given: {count}"
-            )
+        self.require(held + count)
         if self._taken + count > self._limit:
-            raise OverloadedError
+            raise OverloadedError(
+                f"Model is overloaded: {self._taken} of at most {self._limit} {self._kind} are running, and the "
+                f"request needs {count} more"
+            )
         self._taken += count
         self._idle.clear()
 

@@ -25,7 +25,8 @@ from tgi_api.routes import (
 )
 from tgi_api.state import AppState
 from tgi_core import __version__
-from tgi_core.errors import RequestError
+from tgi_core.config import ApiConfig
+from tgi_core.errors import ExitCode, RequestError, StartupError
 
 HANDLERS = (
     *generate.HANDLERS,
@@ -39,6 +40,23 @@ HANDLERS = (
     *tokenize.HANDLERS,
     *info.HANDLERS,
 )
+
+
+def require_free_routes(api: ApiConfig) -> None:
+    """Refuse further paths of the Vertex route and of health that are those of other routes.
+
+    Raises:
+        StartupError: one of them is.
+    """
+    taken = {path for handler in (*HANDLERS, *docs.HANDLERS) for path in handler.paths} | {"/api-doc/openapi.json"}
+    for variable, path, own in (
+        ("AIP_PREDICT_ROUTE", api.predict_route, {"/vertex"}),
+        ("AIP_HEALTH_ROUTE", api.health_route, info.health.paths),
+    ):
+        if path in taken and path not in own:
+            raise StartupError(
+                f"{variable}={path} is the path of another route.", "Choose a path of its own.", ExitCode.USAGE
+            )
 
 
 def create_app(state: AppState) -> Litestar:

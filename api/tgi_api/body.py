@@ -17,6 +17,7 @@ from tgi_api.errors import (
     MediaTypeError,
     PayloadError,
 )
+from tgi_api.state import server_of
 
 T = TypeVar("T")
 
@@ -42,7 +43,8 @@ async def read_bytes(request: AnyRequest) -> bytes:
     try:
         return await request.body()
     except RequestEntityTooLarge:
-        raise PayloadError("The body is larger than --payload-limit allows") from None
+        limit = server_of(request).config.api.payload_limit
+        raise PayloadError(f"The body is larger than --payload-limit allows, which is {limit} bytes") from None
     except InternalServerException:
         raise ClientGoneError("The client has gone before its request was complete") from None
 

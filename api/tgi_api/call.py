@@ -76,7 +76,7 @@ class Call:
         is_first = self._permits == 0
         if is_first and request_id is not None:
             set_request_id(self._scope, request_id)
-        self._server.permits.take(num_generations)
+        self._server.permits.take(num_generations, held=self._permits)
         self._permits += num_generations
         if is_first:
             self._server.running.add(self.request_id, self)
@@ -84,9 +84,14 @@ class Call:
         self._server.metrics.request_count.inc(num_generations - 1 if is_first else num_generations)
 
     async def prepare(
-        self, sources: Sequence[str | Sequence[int]], options: GenerationOptions, *, add_special_tokens: bool
+        self,
+        sources: Sequence[str | Sequence[int]],
+        options: GenerationOptions,
+        *,
+        add_special_tokens: bool,
+        field: str = "inputs",
     ) -> list[Prompt]:
-        """Make prompts of texts, or of token ids, which are taken as they are.
+        """Make prompts of texts, or of token ids, which are taken as they are; the client sent them as ``field``.
 
         At last, as in TGI, see whether the constraint on the output can be served.
 
@@ -95,7 +100,10 @@ class Call:
                 bad word cannot be served.
         """
         server = self._server
-        prompts = [await self._prepare(source, options, add_special_tokens=add_special_tokens) for source in sources]
+        prompts = [
+            await self._prepare(source, options, add_special_tokens=add_special_tokens, field=field)
+            for source in sources
+        ]
         if options.bad_words:
             bad_words = await encode_bad_words(options.bad_words, server.tokenizer, server.info.vocab_size)
             options = replace(options, sampling=replace(options.sampling, bad_words=bad_words))
@@ -104,7 +112,7 @@ class Call:
         return [replace(prompt, options=options) for prompt in prompts]
 
     async def _prepare(
-        self, source: str | Sequence[int], options: GenerationOptions, *, add_special_tokens: bool
+        self, source: str | Sequence[int], options: GenerationOptions, *, add_special_tokens: bool, field: str
     ) -> Prompt:
         server = self._server
         vocab_size = server.info.vocab_size
@@ -121,7 +129,7 @@ class Call:
             unknown = next((token_id for token_id in ids if not 0 <= token_id < vocab_size), None)
             if unknown is not None:
                 raise ValidationError(f"`prompt` must hold token ids below {vocab_size}. Given: {unknown}")
-        token_ids, max_new_tokens = fit_prompt(ids, options, server.limits, prefix_ids)
+        token_ids, max_new_tokens = fit_prompt(ids, options, server.limits, prefix_ids, field)
         text = source if isinstance(source, str) else await asyncio.to_thread(server.tokenizer.decode, ids, True)
         return Prompt(text, token_ids, max_new_tokens, options)
 

@@ -60,7 +60,9 @@ async def prepare_conversation(call: Call, server: AppState, body: ChatRequest) 
     call.admit(options.best_of, body.request_id)
     turn = await _render(server, body, tools)
     options = _constrain(server, turn, options)
-    (prompt,) = await call.prepare([turn.prompt], options, add_special_tokens=bool(body.add_special_tokens))
+    (prompt,) = await call.prepare(
+        [turn.prompt], options, add_special_tokens=bool(body.add_special_tokens), field="messages"
+    )
     return Conversation(prompt, turn, body.include_reasoning is not False)
 
 
@@ -75,9 +77,10 @@ async def render_chat(server: AppState, body: ChatRequest) -> str:
     return (await _render(server, body, _read_tools(body))).prompt
 
 
-def chat_finish_reason(reason: FinishReason, num_calls: int) -> str:
-    """OpenAI's finish reason of a reply with so many calls; one that was cut off says so."""
-    return TOOL_CALLS if num_calls and reason is not FinishReason.LENGTH else reason.openai
+def chat_finish_reason(reason: FinishReason, parser: ReplyParser) -> str:
+    """OpenAI's finish reason of the reply that ``parser`` has read; one that was cut off inside a call says so."""
+    has_called = parser.num_calls > 0 and not parser.has_cut_call and reason is not FinishReason.LENGTH
+    return TOOL_CALLS if has_called else reason.openai
 
 
 def _read_tools(body: ChatRequest) -> ToolUse | None:
@@ -89,7 +92,7 @@ async def _render(server: AppState, body: ChatRequest, tools: ToolUse | None) ->
     if not body.messages:
         raise ValidationError("`messages` must not be empty")
     for index, message in enumerate(body.messages):
-        if message.content is None and not message.tool_calls:
+        if message.content is None and not message.tool_calls and not message.refusal:
             raise ValidationError(f"`messages[{index}]` must have `content` or `tool_calls`")
     rendering = ChatRendering(
         tools=tools,

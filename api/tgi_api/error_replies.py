@@ -25,6 +25,7 @@ from tgi_api.schemas.error import (
     OpenAIError,
     OpenAIErrorDetail,
 )
+from tgi_api.state import server_of
 from tgi_core.errors import RequestError
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,9 @@ def handle_unexpected(request: AnyRequest, error: Exception) -> Response[msgspec
 
 
 def _reply(request: AnyRequest, error: RequestError, headers: dict[str, str]) -> Response[msgspec.Struct]:
-    body = error_form(request.scope["path"]).make(error, request_id_of(request.scope))
+    path, api = request.scope["path"], server_of(request).config.api
+    form = _TGI if path in (api.predict_route, api.health_route) else error_form(path)
+    body = form.make(error, request_id_of(request.scope))
     return Response(body, status_code=error.status, headers=headers, media_type="application/json")
 
 

@@ -49,6 +49,7 @@ class Operation(msgspec.Struct, frozen=True):
         event: type of one event's data, for a route that streams, or a tuple.
         text: description of a reply that is not JSON.
         errors: statuses of the error replies.
+        has_tgi_errors: its errors have TGI's form wherever its path is.
         is_protected: whether it asks for the API key, when the server has one.
     """
 
@@ -59,6 +60,7 @@ class Operation(msgspec.Struct, frozen=True):
     event: Any = None
     text: str = ""
     errors: tuple[int, ...] = ()
+    has_tgi_errors: bool = False
     is_protected: bool = True
 
 
@@ -127,10 +129,11 @@ def _describe(path: str, operation: Operation, schemas: dict[Any, Any]) -> dict[
     if content:
         ok["content"] = content
     responses: dict[str, Any] = {"200": ok}
+    form = error_form("/" if operation.has_tgi_errors else path)
     for status in (*operation.errors, *((401,) if operation.is_protected else ())):
         responses[str(status)] = {
             "description": _ERROR_TEXTS[status],
-            "content": {"application/json": {"schema": schemas[error_form(path).schema]}},
+            "content": {"application/json": {"schema": schemas[form.schema]}},
         }
     entry: dict[str, Any] = {"summary": operation.summary, "tags": [operation.tag], "responses": responses}
     parameters = [

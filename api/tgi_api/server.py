@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 import uvicorn
 
-from tgi_api.app import create_app
+from tgi_api.app import create_app, require_free_routes
 from tgi_api.state import AppState
 from tgi_core.config import ServerConfig
 from tgi_core.engine.client import EngineClient
@@ -60,6 +60,7 @@ def run_api(config: ServerConfig, listener: socket.socket, control: Connection) 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging(json_output=config.api.json_output, level=config.api.log_level)
     try:
+        require_free_routes(config.api)
         folder = ModelFolder(
             config.model.model_dir,
             tokenizer_config_path=config.model.tokenizer_config_path,
@@ -224,9 +225,12 @@ class ApiProcess:
 
     async def _drain(self, inbox: asyncio.Queue[Control | None], state: AppState) -> None:
         """Refuse new requests and wait for the running ones; after the time allowed they fail."""
-        state.permits.close()
+        places = (state.permits, state.tokenizations)
+        for permits in places:
+            permits.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(state.permits.idle(), self._config.api.graceful_termination_timeout_s)
+            idle = asyncio.gather(*(permits.idle() for permits in places))
+            await asyncio.wait_for(idle, self._config.api.graceful_termination_timeout_s)
         self._client.close()
         inbox.put_nowait(None)
 

@@ -16,6 +16,9 @@ from tgi_core.requests import RequestLimits, TextTokenizer
 from tgi_core.requests.chat_format import ChatFormats
 from tgi_core.sampling.grammar.checker import GrammarChecker
 
+MAX_TOKENIZATIONS = 32
+"""They take milliseconds each, on a few threads: more at once would only wait."""
+
 
 class AppState:
     """The server behind the routes; made when the first engine is up, so that its limits are known.
@@ -28,6 +31,7 @@ class AppState:
         grammars: tests constraints on the output; None where there may be none.
         metrics: what was counted.
         permits: places for generations.
+        tokenizations: places for requests that only tokenize; a server full of generations still takes them.
         running: calls that can be cancelled.
         fingerprint: ``system_fingerprint`` of OpenAI's replies.
         compute_type: value of the ``x-compute-type`` header.
@@ -48,6 +52,7 @@ class AppState:
         self.grammars = grammars
         self.metrics = Metrics(client, self.info)
         self.permits = Permits(config.api.max_concurrent_requests)
+        self.tokenizations = Permits(MAX_TOKENIZATIONS, "tokenizations")
         self.running = RunningCalls()
         self.fingerprint = f"{__version__}-native"
         device = re.sub(r"[^a-z0-9.]+", "-", self.info.device.lower()).strip("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 
 _FIELD = re.compile(r"`(\w[\w.\[\]]*)`")
@@ -61,7 +62,7 @@ class RequestError(TgiServeError):
         error_type: TGI's ``error_type``, which clients map to exceptions.
         code: OpenAI's name of the problem, where it has one.
         metric: value of the ``err`` label of ``tgi_request_failure``.
-        detail: the text; one that is about a field begins with the field's name in backticks.
+        detail: the text; one that is about a field begins with the field's name in backticks, or ``param`` names it.
     """
 
     status = 500
@@ -70,15 +71,35 @@ class RequestError(TgiServeError):
     metric = "generation"
     prefix = ""
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, *, param: str | None = None) -> None:
         super().__init__(self.prefix + detail)
         self.detail = detail
+        self._param = param
 
     @property
     def param(self) -> str | None:
         """The field that the error is about."""
+        if self._param is not None:
+            return self._param
         found = _FIELD.match(self.detail)
         return found[1] if found else None
+
+    def rename_fields(self, names: Mapping[str, str]) -> None:
+        """Name fields as the client knows them: ``names`` maps from this server's own names."""
+        self.detail = _FIELD.sub(lambda found: f"`{_renamed(found[1], names)}`", self.detail)
+        self.args = (self.prefix + self.detail,)
+        if self._param is not None:
+            self._param = _renamed(self._param, names)
+
+
+def _renamed(field: str, names: Mapping[str, str]) -> str:
+    """The field under the first of ``names`` that it is or lies in, without an index: lists may have other lengths."""
+    for name, sent in names.items():
+        if field == name or field.startswith(f"{name}["):
+            return sent
+        if field.startswith(f"{name}."):
+            return sent + field.removeprefix(name)
+    return field
 
 
 class ValidationError(RequestError):

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, error_message, events, make_state, open_api
+from tgi_api.app import require_free_routes
+from tgi_core.config import ApiConfig
+from tgi_core.errors import StartupError
 from tgi_core.requests import TextTokenizer
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -80,6 +83,7 @@ def test_vertex_predicts_in_order(api: Api) -> None:
         ({"instances": [{"inputs": ""}]}, "must not be empty"),
         ({"instances": [{**CHAT, "stream": True}]}, "must not stream"),
         ({"instances": [{**CHAT, "n": 2}]}, "several choices"),
+        ({"instances": [{**CHAT, "tools": [{"function": {"name": "f"}}]}]}, "`instances[0].tools`"),
     ],
 )
 def test_vertex_requests_that_are_refused(shared_api: Api, body: Any, part: str) -> None:
@@ -98,8 +102,11 @@ def test_vertex_has_its_instances_failures(api: Api) -> None:
 def test_more_instances_than_places(tokenizer: TextTokenizer) -> None:
     with open_api(make_state(tokenizer, max_concurrent_requests=2)) as api:
         api.engine.say(" fox")
-        assert api.post("/vertex", {"instances": [{"inputs": "a"}] * 3}).status_code == 429
-        assert api.state.permits.taken == 0
+        for instance, count in (({"inputs": "a"}, 3), ({"inputs": "a", "parameters": {"best_of": 2, "top_k": 5}}, 2)):
+            reply = api.post("/vertex", {"instances": [instance] * count})
+            assert (reply.status_code, reply.json()["error_type"]) == (422, "validation")
+            assert "--max-concurrent-requests" in error_message(reply)
+            assert api.state.permits.taken == 0
         assert api.post("/vertex", {"instances": [{"inputs": "a"}] * 2}).status_code == 200
 
 
@@ -128,3 +135,32 @@ def test_a_stream_over_invocations_is_the_routes_own(api: Api) -> None:
     assert events(text)[-1]["generated_text"] == "hi fox jumps"
     assert "[DONE]" not in text
     assert api.post("/invocations", {**CHAT, "stream": True}).text.endswith("data: [DONE]\n\n")
+
+
+def test_errors_on_a_predict_path_under_v1_have_tgis_form(tokenizer: TextTokenizer) -> None:
+    routes = {"predict_route": "/v1/endpoints/1:predict", "health_route": "/v1/endpoints/1"}
+    with open_api(make_state(tokenizer, **routes)) as api:
+        assert set(api.post(routes["predict_route"], {"instances": []}).json()) == {"error", "error_type"}
+        api.engine.engine_down("gone")
+        assert set(api.http.get(routes["health_route"]).json()) == {"error", "error_type"}
+        paths = api.http.get("/api-doc/openapi.json").json()["paths"]
+        refused = paths[routes["predict_route"]]["post"]["responses"]["422"]
+        assert refused["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ErrorResponse"}
+
+
+@pytest.mark.parametrize(
+    ("routes", "variable"),
+    [
+        ({"predict_route": "/generate"}, "AIP_PREDICT_ROUTE=/generate"),
+        ({"predict_route": "/health"}, "AIP_PREDICT_ROUTE=/health"),
+        ({"health_route": "/metrics"}, "AIP_HEALTH_ROUTE=/metrics"),
+    ],
+)
+def test_paths_of_other_routes_are_refused_at_start(routes: dict[str, str], variable: str) -> None:
+    with pytest.raises(StartupError, match=variable):
+        require_free_routes(ApiConfig(**routes))
+
+
+def test_paths_that_are_free_at_start() -> None:
+    require_free_routes(ApiConfig(predict_route="/vertex", health_route="/ping"))
+    require_free_routes(ApiConfig(predict_route="/predict", health_route="/alive"))

@@ -7,8 +7,9 @@ import logging
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from tests.support.api import Api, error_message, make_state, open_api
+from tests.support.api import INFO, Api, error_message, make_state, open_api
 from tgi_core.requests import TextTokenizer
 
 ROUTES = [
@@ -21,6 +22,7 @@ ROUTES = [
     "/chat_tokenize",
 ]
 VALID = b'{"inputs":"there","messages":[{"role":"user","content":"there"}],"prompt":"there"}'
+CHAT = [{"role": "user", "content": "there"}]
 SEVENS = b"7" * 5000
 
 
@@ -143,7 +145,10 @@ def test_wrong_routes_and_methods(shared_api: Api, method: str, path: str, statu
 def test_limits_are_told_with_both_numbers(api: Api) -> None:
     message = assert_error(api.post("/generate", {"inputs": "word " * 300}), 422, "validation")
     given = len(api.post("/tokenize", {"inputs": "word " * 300}).json())
-    assert message == f"Input validation error: `inputs` must have less than 100 tokens. Given: {given}"
+    assert message == (
+        f"Input validation error: `inputs` must have less than 100 tokens. Given: {given}. Shorten "
+        f"`inputs`, or start the server with --max-input-tokens {given} and --max-total-tokens {given + 1} or more"
+    )
     body = {"inputs": "x", "parameters": {"max_new_tokens": 128}}
     message = assert_error(api.post("/generate", body), 422, "validation")
     assert "`inputs` tokens + `max_new_tokens` must be <= 128" in message
@@ -179,3 +184,64 @@ def test_a_bug_is_a_500_that_tells_nothing_and_is_logged(
     assert "secret" in caplog.text
     assert "POST /generate" in caplog.text
     assert api.state.permits.taken == 0
+
+
+LONG = "word " * 300
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "part"),
+    [
+        ("/v1/responses", {"input": "x", "max_output_tokens": -1}, "max_output_tokens", "`max_output_tokens` must be"),
+        ("/v1/responses", {"input": LONG}, "input", "Shorten `input`"),
+        (
+            "/v1/responses",
+            {"input": "x", "text": {"format": {"type": "odd"}}},
+            "text.format.type",
+            "`text.format.type`",
+        ),
+        (
+            "/v1/responses",
+            {"input": "x", "text": {"format": {"type": "json_schema", "schema": 3}}},
+            "text.format.schema",
+            "`text.format.schema` must be",
+        ),
+        ("/v1/messages", {"max_tokens": 1, "stop_sequences": [""]}, None, "`stop_sequences` must not"),
+        ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": LONG}]}, None, "`messages`"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}, "messages", "Shorten `messages`"),
+        ("/v1/completions", {"prompt": LONG}, "prompt", "Shorten `prompt`"),
+        ("/v1/completions", {"prompt": ["x"] * 99}, "prompt", "--max-client-batch-size"),
+        ("/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix", "Suffix"),
+    ],
+)
+def test_the_field_is_named_as_it_was_sent(
+    shared_api: Api, path: str, body: dict[str, Any], param: str | None, part: str
+) -> None:
+    given = body if "messages" in body or path != "/v1/messages" else {"messages": CHAT, **body}
+    reply = shared_api.post(path, given)
+    assert reply.status_code == 422
+    assert part in error_message(reply)
+    assert reply.json()["error"].get("param") == param
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 10**6}),
+        ("/v1/chat/completions", {"messages": CHAT, "max_completion_tokens": 10**6}),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 10**6}),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 10**6}),
+        ("/v1/messages", {"messages": CHAT, "max_tokens": 10**6}),
+        ("/generate", {"inputs": "x", "parameters": {"max_new_tokens": 10**6}}),
+    ],
+)
+def test_more_tokens_than_fit_are_cut_to_the_context(tokenizer: TextTokenizer, path: str, body: dict[str, Any]) -> None:
+    info = replace(INFO, max_input_tokens=1999, max_total_tokens=2000)
+    with open_api(make_state(tokenizer, info=info)) as api:
+        api.engine.say(" fox")
+        assert api.post(path, body).status_code == 200
+        (submitted,) = api.engine.submitted
+        assert submitted.max_new_tokens == 2000 - len(submitted.prompt)
+    with open_api(make_state(tokenizer)) as api:
+        # 128 tokens in all leave no room for 1,024.
+        assert "must be <= 128" in error_message(api.post(path, body))

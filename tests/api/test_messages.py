@@ -232,7 +232,7 @@ def test_explicit_nulls_mean_not_given(api: Api) -> None:
         ({"messages": HELLO, "max_tokens": 1, "container": "x"}, "`container`"),
         ({"messages": HELLO, "max_tokens": 1, "output_config": {"format": {"type": "x"}}}, "`output_config"),
         ({"messages": HELLO, "max_tokens": 1, "temperature": -1}, "`temperature`"),
-        ({"messages": HELLO, "max_tokens": 1, "stop_sequences": ["a"] * 5}, "`stop`"),
+        ({"messages": HELLO, "max_tokens": 1, "stop_sequences": ["a"] * 5}, "`stop_sequences`"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -257,3 +257,16 @@ def test_kinds_of_errors(tokenizer: TextTokenizer, status: int, kind: str, heade
 
 def message_with(api: Api, headers: dict[str, str]) -> Any:
     return api.http.post("/v1/messages", json={"messages": HELLO, "max_tokens": 1}, headers=headers)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("stop", "reason"), [('"a"', "stop_sequence"), ("</tool_call>", "tool_use")])
+def test_a_stop_inside_a_call_and_behind_one(calling: Api, stream: bool, stop: str, reason: str) -> None:
+    calling.engine.say('<tool_call>{"name": "look", "arguments": {"a": 1}}</tool_call>')
+    reply = message(calling, tools=TOOLS, stop_sequences=[stop], stream=stream)
+    body = reply.json() if not stream else named_events(reply.text)[-2]["delta"]
+    assert (body["stop_reason"], body["stop_sequence"]) == (reason, stop if reason == "stop_sequence" else None)
+    if not stream:
+        (block,) = body["content"]
+        assert (block["type"], block["name"]) == ("tool_use", "look")
+        assert block["input"] == ({"a": 1} if reason == "tool_use" else {})

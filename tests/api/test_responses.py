@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.api import EOS_ID, INFO, MODEL_ID, Api, error_message, make_state, named_events, open_api
+from tests.support.text_tokenizers import encode
 from tgi_api.schemas.responses import Response, ResponsesRequest
 from tgi_core.requests import TextTokenizer
 
@@ -257,7 +258,7 @@ def test_explicit_nulls_mean_not_given(api: Api) -> None:
     ("body", "part"),
     [
         ({}, "`input`"),
-        ({"input": []}, "`messages` must not be empty"),
+        ({"input": []}, "`input` must not be empty"),
         ({"input": 3}, "$.input"),
         ({"input": [{"content": "x"}]}, "`input[0].role` is missing"),
         ({"input": [{"role": "user"}]}, "`input[0].content` is missing"),
@@ -276,7 +277,7 @@ def test_explicit_nulls_mean_not_given(api: Api) -> None:
         ({"input": "x", "tools": [{"type": "web_search"}]}, "`tools[0].type` must be `function`"),
         ({"input": "x", "tools": [{"type": "function"}]}, "tools[0]"),
         ({"input": "x", "tool_choice": {"type": "web_search"}}, "`tool_choice`"),
-        ({"input": "x", "text": {"format": {"type": "odd"}}}, "`response_format.type`"),
+        ({"input": "x", "text": {"format": {"type": "odd"}}}, "`text.format.type`"),
         ({"input": "x", "max_output_tokens": 0}, "strictly positive"),
         ({"input": "x", "temperature": -1}, "`temperature`"),
     ],
@@ -299,3 +300,17 @@ def test_nothing_is_stored(shared_api: Api, method: str) -> None:
 def test_the_end_of_sequence_is_counted(api: Api) -> None:
     assert api.engine.reply[-1] != EOS_ID
     assert respond(api).json()["usage"]["output_tokens"] == len(api.engine.reply) + 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_cut_off_is_incomplete(calling: Api, stream: bool) -> None:
+    calling.engine.say('<tool_call>{"name": "look", "arguments": {"a": [1, 2, 3, 4]}}</tool_call>')
+    cut_after = len(encode(calling.state.tokenizer, '<tool_call>{"name": "look", "arguments": {"a": [1, 2'))
+    reply = respond(calling, tools=TOOLS, max_output_tokens=cut_after, stream=stream)
+    body = named_events(reply.text)[-1]["response"] if stream else reply.json()
+    (item,) = body["output"]
+    assert (body["status"], item["type"], item["status"]) == ("incomplete", "function_call", "incomplete")
+    assert '{"a": [1, 2, 3, 4]}'.startswith(item["arguments"])
+    if stream:
+        (done,) = [event for event in named_events(reply.text) if event["type"] == "response.output_item.done"]
+        assert done["item"] == item

@@ -325,3 +325,54 @@ def test_named_templates(api: Api) -> None:
     reply = chat(api, chat_template="long")
     assert (reply.status_code, reply.json()["error_type"]) == (422, "template_error")
     assert "`default`, `short`" in error_message(reply)
+
+
+@pytest.mark.parametrize("stop", ['"city"', "本", None])
+def test_a_call_that_a_stop_or_the_model_itself_cuts_off(api: Api, stop: str | None) -> None:
+    if stop is None:
+        api.engine.say('<tool_call>\n{"name": "weather", "arguments": {"city": ')
+    given: dict[str, Any] = {} if stop is None else {"stop": stop}
+    found = choice(api, tools=TOOLS, **given)
+    assert found["finish_reason"] == "stop"
+    (call,) = found["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert '{"city": "日本"}'.startswith(call["function"]["arguments"])
+    streamed = deltas(api, tools=TOOLS, **given)
+    assert streamed[-1]["finish_reason"] == "stop"
+    assert [call["function"] for call in join(streamed)["tool_calls"]] == [call["function"]]
+
+
+def test_a_stop_behind_a_complete_call(api: Api) -> None:
+    assert choice(api, tools=TOOLS, stop="</tool_call>")["finish_reason"] == "tool_calls"
+    assert deltas(api, tools=TOOLS, stop="</tool_call>")[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("tool_choice", ["auto", "required", "f"])
+@pytest.mark.parametrize(
+    "schema", [{"type": "array"}, {"type": "string"}, {"type": ["string", "null"]}, {"anyOf": [{"type": "string"}]}]
+)
+def test_parameters_that_are_no_object(api: Api, tool_choice: str, schema: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    reply = chat(api, tools=[tool], tool_choice=tool_choice)
+    assert (reply.status_code, reply.json()["error_type"]) == (422, "tool_error")
+    assert "`tools[0].function.parameters` must be an object schema" in error_message(reply)
+
+
+@pytest.mark.parametrize("field", ["functions", "function_call"])
+def test_the_old_form_of_tools_is_refused(api: Api, field: str) -> None:
+    reply = chat(api, **{field: [{"name": "f"}]})
+    assert reply.status_code == 422
+    assert f"`{field}` is not supported: it is an old form of `tool" in error_message(reply)
+
+
+def test_a_refusal_in_the_history(api: Api) -> None:
+    messages = [*HELLO, {"role": "assistant", "content": None, "refusal": "I will not."}, *HELLO]
+    chat(api, messages=messages)
+    assert prompt_of(api) == "<user>hello\n<assistant>I will not.\n<user>hello\n<assistant>"
+
+
+def test_parameters_that_may_be_an_object_are_held_to_one(api: Api) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": ["object", "null"]}}}
+    assert chat(api, tools=[tool], tool_choice="required").status_code == 200
+    (grammar,) = api.grammars.checked
+    assert "null" not in grammar.source

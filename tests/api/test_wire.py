@@ -11,6 +11,7 @@ from tests.support.api import Api, make_state, open_api
 from tgi_core.requests import TextTokenizer
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+TOP_N = ". To allow it, start the server with --max-top-n-tokens 6 or more"
 ROUTES: dict[str, dict[str, Any]] = {
     "/": {"inputs": "hi"},
     "/generate": {"inputs": "hi"},
@@ -24,6 +25,10 @@ ROUTES: dict[str, dict[str, Any]] = {
 STREAMS = {path: {**body, "stream": True} for path, body in ROUTES.items() if path not in ("/generate", "/vertex")}
 STREAMS["/generate_stream"] = {"inputs": "hi"}
 
+OVERLOADED = (
+    "Model is overloaded: 1 of at most 1 generations (--max-concurrent-requests) are running, and the request needs 1 "
+    "more"
+)
 FIRE = "Request failed during generation: the device is on fire"
 
 
@@ -104,7 +109,7 @@ def test_bodies_that_are_refused(tokenizer: TextTokenizer, path: str) -> None:
         message = "Expected a request with `Content-Type: application/json`. Given: `text/plain`"
         assert_error(reply, 415, message, "validation")
         reply = api.post(path, {"x": "y" * 300})
-        assert_error(reply, 413, "The body is larger than --payload-limit allows", "validation")
+        assert_error(reply, 413, "The body is larger than --payload-limit allows, which is 200 bytes", "validation")
         reply = api.post(path, [])
         assert_error(reply, 422, "Failed to deserialize the JSON body: Expected `object`, got `array`", "validation")
 
@@ -132,7 +137,7 @@ def test_overload_and_a_lost_engine(tokenizer: TextTokenizer, path: str, stream:
     with open_api(make_state(tokenizer, max_concurrent_requests=1)) as api:
         with api.state.permits.hold():
             reply = api.post(path, body)
-            assert_error(reply, 429, "Model is overloaded", "overloaded", code="rate_limit_exceeded")
+            assert_error(reply, 429, OVERLOADED, "overloaded", code="rate_limit_exceeded")
         api.engine.engine_down("it has died")
         assert_error(api.post(path, body), 503, "The model is not available: it has died", "unavailable")
         assert api.state.permits.taken == 0
@@ -142,13 +147,14 @@ def test_overload_and_a_lost_engine(tokenizer: TextTokenizer, path: str, stream:
     ("path", "body", "message", "param", "code"),
     [
         ("/generate", {"temperature": 0}, "`temperature` must be strictly positive. Given: 0.0", None, None),
-        ("/generate", {"top_n_tokens": 6}, "`top_n_tokens` must be >= 0 and <= 5. Given: 6", None, None),
+        ("/generate", {"top_n_tokens": 6}, "`top_n_tokens` must be >= 0 and <= 5. Given: 6" + TOP_N, None, None),
         ("/v1/completions", {"seed": -1}, f"`seed` must be >= 0 and <= {2**64 - 1}. Given: -1", "seed", None),
         (
             "/v1/chat/completions",
             {"max_tokens": 128},
-            "`inputs` tokens + `max_new_tokens` must be <= 128. Given: 17 `inputs` tokens and 128 `max_new_tokens`",
-            "inputs",
+            "`inputs` tokens + `max_new_tokens` must be <= 128. Given: 17 `inputs` tokens and 128 `max_new_tokens`. "
+            "Shorten `messages`, ask for fewer tokens, or start the server with --max-total-tokens 145 or more",
+            "messages",
             "context_length_exceeded",
         ),
     ],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.replies import NAMES, REASONING, REPLIES, TOOLS, Reply, parse
-from tgi_core.requests.replies import Event, ReplyContext, ReplyPartParser
+from tgi_core.requests.replies import CallEnded, Event, ReplyContext, ReplyPartParser
 
 FAMILIES = [[parser] for parser in TOOLS.values()]
 FAMILIES += [[reasoning, TOOLS["hermes"]] for reasoning in REASONING.values()]
@@ -50,7 +50,7 @@ def cyrillic(text: str) -> Counter[str]:
 
 
 def written(events: list[Event]) -> str:
-    return "".join("".join(event) for event in events)
+    return "".join("".join(event) for event in events if not isinstance(event, CallEnded))
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=[f"{number}-{reply.family}" for number, reply in enumerate(REPLIES)])

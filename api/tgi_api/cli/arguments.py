@@ -90,8 +90,14 @@ def _apply(source: _Source, arguments: Arguments) -> None:
     elif option.effect is Effect.IGNORED:
         arguments.warnings.append(f"{source.name} has no effect. {option.reason}")
     elif option.effect is Effect.REFUSED:
-        cause = f"{source} is not supported yet: {option.help[0].lower()}{option.help[1:].partition(';')[0]}."
+        cause = f"{source} is not supported yet: {_inside_sentence(option.help.partition(';')[0])}."
         arguments.refusals.append(StartupError(cause, option.reason, ExitCode.USAGE))
+
+
+def _inside_sentence(text: str) -> str:
+    """The text without its first capital, unless its first word has more of them, as LoRA has."""
+    first = text.partition(" ")[0]
+    return text[0].lower() + text[1:] if first[1:] == first[1:].lower() else text
 
 
 def _where(source: _Source) -> str:

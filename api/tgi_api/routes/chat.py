@@ -13,7 +13,7 @@ from tgi_api.conversation import Conversation, chat_finish_reason, prepare_conve
 from tgi_api.errors import AnyRequest
 from tgi_api.headers import compute_time_header, reply_headers, stream_headers
 from tgi_api.logprobs import chat_logprob
-from tgi_api.openapi import BODY_ERRORS, GENERATION_ERRORS, OPERATION, Operation
+from tgi_api.openapi import GENERATION_ERRORS, OPERATION, TOKENIZER_ERRORS, Operation
 from tgi_api.output import Prompt
 from tgi_api.reply import json_reply, make_head, reply_usage
 from tgi_api.schemas.chat import (
@@ -101,7 +101,7 @@ async def answer_chat(request: AnyRequest, call: Call, server: AppState, body: C
             "Tokenization",
             ChatRequest,
             ChatTokenizeResponse,
-            errors=BODY_ERRORS,
+            errors=TOKENIZER_ERRORS,
             is_protected=False,
         )
     },
@@ -109,9 +109,11 @@ async def answer_chat(request: AnyRequest, call: Call, server: AppState, body: C
 async def chat_tokenize(request: AnyRequest) -> ASGIResponse:
     """The prompt that the conversation becomes, and its tokens."""
     server = server_of(request)
+    # TGI counts these requests, unlike those of the other routes that only tokenize.
+    server.metrics.request_count.inc()
     body = await read_body(request, ChatRequest)
-    text = await render_chat(server, body)
-    with server.permits.hold():
+    with server.tokenizations.hold():
+        text = await render_chat(server, body)
         return json_reply(ChatTokenizeResponse(await server.tokenizer.encode_with_offsets(text, False), text))
 
 
@@ -131,7 +133,8 @@ def _choice(index: int, output: Collected, conversation: Conversation, *, logpro
     if not conversation.turn.is_parsed:
         message = AssistantMessage("assistant", output.text)
         return ChatChoice(index, message, entries, output.finish_reason.openai)
-    reply = parse_reply(conversation.make_parser(), zip(output.texts, output.specials, strict=True))
+    parser = conversation.make_parser()
+    reply = parse_reply(parser, zip(output.texts, output.specials, strict=True))
     calls = [
         MessageToolCall(conversation.make_call_id(), "function", CalledFunction(call.name, call.arguments))
         for call in reply.calls
@@ -142,7 +145,7 @@ def _choice(index: int, output: Collected, conversation: Conversation, *, logpro
         reply.reasoning or UNSET,
         calls or UNSET,
     )
-    return ChatChoice(index, message, entries, chat_finish_reason(output.finish_reason, len(calls)))
+    return ChatChoice(index, message, entries, chat_finish_reason(output.finish_reason, parser))
 
 
 HANDLERS = (chat_completions, chat_tokenize)

@@ -6,6 +6,7 @@ from litestar import HttpMethod, post, route
 from litestar.handlers import HTTPRouteHandler
 from litestar.response.base import ASGIResponse
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import replace
 
 from tgi_api.body import decode_body, read_body, read_bytes
 from tgi_api.call import Call
@@ -30,7 +31,12 @@ from tgi_core.requests.replies import parse_reply
 _TAG = "Cloud platforms"
 
 _VERTEX = Operation(
-    "Vertex AI: several requests at once", _TAG, VertexRequest, VertexResponse, errors=GENERATION_ERRORS
+    "Vertex AI: several requests at once",
+    _TAG,
+    VertexRequest,
+    VertexResponse,
+    errors=GENERATION_ERRORS,
+    has_tgi_errors=True,
 )
 
 
@@ -71,6 +77,7 @@ async def vertex(request: AnyRequest) -> ASGIResponse:
         body = await read_body(request, VertexRequest)
         if not body.instances:
             raise ValidationError("`instances` must not be empty")
+        server.permits.require(len(body.instances))
         instances = [await _prepare(call, server, index, content) for index, content in enumerate(body.instances)]
         prompts = [instance.prompt if isinstance(instance, Conversation) else instance for instance in instances]
         groups = await collect(request, call, server.tokenizer, prompts)
@@ -87,7 +94,12 @@ def platform_handlers(predict_route: str | None, health_route: str | None) -> li
         operation = health.opt[OPERATION]
         methods = [HttpMethod.GET, HttpMethod.HEAD]
         handlers.append(
-            route(health_route, http_method=methods, sync_to_thread=False, opt={OPERATION: operation})(health.fn)
+            route(
+                health_route,
+                http_method=methods,
+                sync_to_thread=False,
+                opt={OPERATION: replace(operation, has_tgi_errors=True)},
+            )(health.fn)
         )
     return handlers
 
@@ -106,6 +118,8 @@ async def _prepare(call: Call, server: AppState, index: int, content: Raw) -> Pr
         raise BodyTypeError(f"{error.detail} (in `instances[{index}]`)") from None
     if body.stream or (body.n or 1) > 1:
         raise ValidationError(f"`instances[{index}]` must not stream or have several choices: it becomes one text")
+    if body.tools and body.tool_choice != "none":
+        raise ValidationError(f"`instances[{index}].tools` must be left out: a prediction is a text and has no calls")
     return await prepare_conversation(call, server, body)
 
 

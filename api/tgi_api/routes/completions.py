@@ -57,7 +57,9 @@ async def answer_completion(request: AnyRequest, call: Call, server: AppState, b
     sources = _sources(body, server.config.api.max_client_batch_size)
     options = validate_openai(body, server.limits)
     call.admit(len(sources) * options.best_of, body.request_id)
-    prompts = await call.prepare(sources, options, add_special_tokens=body.add_special_tokens is not False)
+    prompts = await call.prepare(
+        sources, options, add_special_tokens=body.add_special_tokens is not False, field="prompt"
+    )
     head = make_head(server, call.request_id, kind="text_completion", id_prefix="cmpl", model=body.model)
     logprobs, echo = body.logprobs is not None, bool(body.echo)
     if body.stream:
@@ -90,7 +92,7 @@ async def answer_completion(request: AnyRequest, call: Call, server: AppState, b
 def _sources(body: CompletionRequest, max_prompts: int) -> Sequence[str | Sequence[int]]:
     """The prompts: texts, or token ids."""
     if body.suffix is not None:
-        raise SuffixError("Suffix is not supported and can be removed from the request")
+        raise SuffixError("Suffix is not supported and can be removed from the request", param="suffix")
     if body.tools:
         raise ValidationError("`tools` works on /v1/chat/completions only")
     sources = _split(body.prompt)
@@ -99,7 +101,8 @@ def _sources(body: CompletionRequest, max_prompts: int) -> Sequence[str | Sequen
     if len(sources) > max_prompts:
         raise BatchSizeError(
             f"Number of prompts exceeds the maximum allowed batch size of {max_prompts} (--max-client-batch-size): "
-            f"{len(sources)}"
+            f"{len(sources)}",
+            param="prompt",
         )
     if not all(sources):
         raise ValidationError("`prompt` must not hold an empty prompt")

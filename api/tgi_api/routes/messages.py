@@ -24,7 +24,8 @@ from tgi_api.sse import EventBuffer
 from tgi_api.state import server_of
 from tgi_api.streams.messages import MessageStream, MessageWriter
 from tgi_api.streams.parsed import reply_events
-from tgi_api.translate.messages import read_messages_request
+from tgi_api.translate import fields_named
+from tgi_api.translate.messages import CHAT_FIELDS, read_messages_request
 
 _TAG = "Anthropic"
 
@@ -48,7 +49,9 @@ async def create_message(request: AnyRequest) -> ASGIResponse:
     server = server_of(request)
     with Call(server, request) as call:
         body = await read_body(request, MessagesRequest)
-        conversation = await prepare_conversation(call, server, read_messages_request(body))
+        chat = read_messages_request(body)
+        with fields_named(CHAT_FIELDS):
+            conversation = await prepare_conversation(call, server, chat)
         prompt = conversation.prompt
         writer = MessageWriter(call.request_id, reply_model(server, body.model), conversation)
         if body.stream:
@@ -77,8 +80,9 @@ async def count_tokens(request: AnyRequest) -> ASGIResponse:
     """How many tokens the rendered conversation has."""
     server = server_of(request)
     body = await read_body(request, CountTokensRequest)
-    text = await render_chat(server, read_messages_request(body))
-    with server.permits.hold():
+    chat = read_messages_request(body)
+    with server.tokenizations.hold(), fields_named(CHAT_FIELDS):
+        text = await render_chat(server, chat)
         return json_reply(CountTokensReply(len(await server.tokenizer.encode(text, False))))
 
 

@@ -30,7 +30,8 @@ from tgi_api.sse import EventBuffer
 from tgi_api.state import AppState, server_of
 from tgi_api.streams.parsed import reply_events
 from tgi_api.streams.responses import ResponseStream, ResponseWriter
-from tgi_api.translate.responses import read_responses_request
+from tgi_api.translate import fields_named
+from tgi_api.translate.responses import CHAT_FIELDS, read_responses_request
 
 _TAG = "OpenAI"
 
@@ -54,7 +55,9 @@ async def create_response(request: AnyRequest) -> ASGIResponse:
     server = server_of(request)
     with Call(server, request) as call:
         body = await read_body(request, ResponsesRequest)
-        conversation = await prepare_conversation(call, server, read_responses_request(body))
+        chat = read_responses_request(body)
+        with fields_named(CHAT_FIELDS):
+            conversation = await prepare_conversation(call, server, chat)
         prompt = conversation.prompt
         writer = ResponseWriter(_begin(server, call, body), conversation)
         if body.stream:

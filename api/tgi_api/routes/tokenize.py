@@ -30,7 +30,7 @@ async def tokenize(request: AnyRequest) -> ASGIResponse:
     """The tokens of ``inputs`` as /generate makes them, special tokens included."""
     server = server_of(request)
     body = await read_body(request, GenerateRequest)
-    with server.permits.hold():
+    with server.tokenizations.hold():
         return json_reply(await server.tokenizer.encode_with_offsets(body.inputs, True))
 
 
@@ -53,7 +53,7 @@ async def detokenize(request: AnyRequest) -> ASGIResponse:
     body = await read_body(request, DetokenizeRequest)
     limits = server.limits
     ids = checks.token_ids("tokens", body.tokens, limits, limits.max_total_tokens)
-    with server.permits.hold():
+    with server.tokenizations.hold():
         text = await asyncio.to_thread(server.tokenizer.decode, ids, bool(body.skip_special_tokens))
         return json_reply(DetokenizeResponse(text))
 

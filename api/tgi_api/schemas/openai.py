@@ -117,6 +117,8 @@ class OpenAIRequest(requests.OpenAIParameters, frozen=True, kw_only=True):
     modalities: Annotated[list[str] | None, bounds('Only ["text"]', examples=[["text"]])] = None
     audio: Annotated[dict[str, Any] | None, Meta(description="Refused")] = None
     web_search_options: Annotated[dict[str, Any] | None, Meta(description="Refused")] = None
+    functions: Annotated[Any, Meta(description="Refused: use tools")] = None
+    function_call: Annotated[Any, Meta(description="Refused: use tool_choice")] = None
 
     @property
     def includes_usage(self) -> bool:

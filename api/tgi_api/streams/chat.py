@@ -95,7 +95,7 @@ class ParsedChatStream(ChatStream):
     def finished(self, reason: FinishReason) -> None:
         self._push_events(self._parser.finish(), b"null")
         delta = ChatDelta() if self._parser.num_calls else ChatDelta(content="")
-        self._push_delta(delta, b"null", encode(chat_finish_reason(reason, self._parser.num_calls)))
+        self._push_delta(delta, b"null", encode(chat_finish_reason(reason, self._parser)))
         self._stream.finish_one()
 
     def _push_events(self, events: Sequence[Event], entry: bytes) -> None:

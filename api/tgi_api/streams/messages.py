@@ -69,6 +69,7 @@ class MessageWriter:
         self._open: ReplyBlock | None = None
         self._pieces: list[str] = []
         self._has_begun = False
+        self._has_cut_call = False
         self._delta_start = b""
 
     def add(self, event: Event, output: Output) -> bytes:
@@ -83,14 +84,16 @@ class MessageWriter:
                 return begun + self._close() + self._start(ToolUseBlock(self._make_call_id(), name, {}))
             case Arguments(text):
                 return begun + self._delta(text)
-            case CallEnded():
+            case CallEnded(is_complete):
+                self._has_cut_call |= not is_complete
                 return begun + self._close()
 
     def finish(self, reason: FinishReason, output: Output) -> bytes:
         """The last events of a reply that has ended."""
         events = self._begin(output) + self._close()
         stop_reason = _STOP_REASONS[reason]
-        if stop_reason != "max_tokens" and any(isinstance(block, ToolUseBlock) for block in self._blocks):
+        has_called = any(isinstance(block, ToolUseBlock) for block in self._blocks) and not self._has_cut_call
+        if has_called and stop_reason != "max_tokens":
             stop_reason = "tool_use"
         stop = output.generation.matched_stop if stop_reason == "stop_sequence" else None
         if stop_reason == "stop_sequence" and stop is None:

@@ -60,8 +60,8 @@ class ResponseWriter:
                 return begun + self._open.begin()
             case Arguments(text):
                 return b"" if self._open is None else self._open.add(text)
-            case CallEnded():
-                return self._close("completed")
+            case CallEnded(is_complete):
+                return self._close("completed" if is_complete else "incomplete")
 
     def finish(self, reason: FinishReason, output: Output) -> bytes:
         """The last events of a reply that has ended."""

@@ -12,6 +12,9 @@ from tgi_api.schemas.chat import ChatRequest
 from tgi_api.schemas.messages import ContentBlock, CountTokensRequest, MessagesRequest, ToolChoice, ToolDefinition
 from tgi_core.errors import ValidationError
 
+CHAT_FIELDS = {"stop": "stop_sequences", "response_format.json_schema": "output_config.format"}
+"""What fields of the chat are called here."""
+
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ENABLE_THINKING = {"enabled": True, "disabled": False}
 

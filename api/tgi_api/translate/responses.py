@@ -12,6 +12,14 @@ from tgi_api.schemas.chat import ChatRequest
 from tgi_api.schemas.responses import InputItem, InputPart, ResponsesRequest
 from tgi_core.errors import ValidationError
 
+CHAT_FIELDS = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format.json_schema": "text.format",
+    "response_format": "text.format",
+}
+"""What fields of the chat are called here."""
+
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _HARMLESS_INCLUDES = ("reasoning.encrypted_content",)
 

@@ -19,6 +19,11 @@ MAX_LOGIT_BIAS = 100.0
 """OpenAI's bound: such a bias bans a token or leaves no other."""
 
 
+def raise_limit(flag: str, needed: int) -> str:
+    """The end of a message about a limit that ``flag`` sets: what it would have to be; "" for what no value allows."""
+    return f". To allow it, start the server with {flag} {needed} or more" if needed > 0 else ""
+
+
 def is_float32(value: float) -> bool:
     """Whether the value is finite as a 32-bit float."""
     return abs(value) <= FLOAT32_MAX  # NaN compares false
@@ -65,12 +70,13 @@ def strictly_positive(name: str, value: int | None) -> int | None:
     return value
 
 
-def at_most(name: str, value: int | None, limit: int) -> int:
-    """The value, 0 for none."""
+def at_most(name: str, value: int | None, limit: int, flag: str = "") -> int:
+    """The value, 0 for none; ``flag`` sets the limit, where one does."""
     if value is None:
         return 0
     if not 0 <= value <= limit:
-        raise ValidationError(f"`{name}` must be >= 0 and <= {limit}. Given: {value}")
+        advice = raise_limit(flag, value) if flag else ""
+        raise ValidationError(f"`{name}` must be >= 0 and <= {limit}. Given: {value}{advice}")
     return value
 
 
@@ -93,7 +99,10 @@ def stop(value: list[str] | str | None, limits: RequestLimits) -> tuple[str, ...
     """The distinct stop strings."""
     stops = [value] if isinstance(value, str) else value or []
     if len(stops) > limits.max_stop_sequences:
-        raise ValidationError(f"`stop` takes at most {limits.max_stop_sequences} strings. Given: {len(stops)}")
+        raise ValidationError(
+            f"`stop` takes at most {limits.max_stop_sequences} strings. Given: {len(stops)}"
+            + raise_limit("--max-stop-sequences", len(stops))
+        )
     if "" in stops:
         raise ValidationError("`stop` must not hold an empty string")
     return tuple(dict.fromkeys(stops))
@@ -173,7 +182,7 @@ def truncate_prompt_tokens(value: int | None, limits: RequestLimits) -> int | No
     if not 0 < value <= limits.max_input_tokens:
         raise ValidationError(
             f"`truncate_prompt_tokens` must be -1, or strictly positive and at most {limits.max_input_tokens}. "
-            f"Given: {value}"
+            f"Given: {value}" + raise_limit("--max-input-tokens", value)
         )
     return value
 

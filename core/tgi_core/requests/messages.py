@@ -66,6 +66,9 @@ def _prepare_message(index: int, message: Mapping[str, Any], template: str) -> M
     prepared = dict(message)
     calls = message.get("tool_calls")
     content = message.get("content")
+    if content is None and message.get("refusal"):
+        # Templates have no word of refusals, which are what the assistant said.
+        content = prepared["content"] = message["refusal"]
     if isinstance(content, Sequence) and not isinstance(content, str):
         prepared["content"] = _text(index, content)
     if calls:

@@ -48,8 +48,6 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sampling: what the engine does with the logits.
         max_new_tokens: None is the rest of the context; 0, which only scores the prompt, goes with an echo only.
-        clamp_new_tokens: an explicit ``max_new_tokens`` above ``TGI_ADMISSION_TOKENS`` is cut to the rest of the
-            context instead of refused.
         stop: distinct stop strings, none empty.
         include_stop: the text ends behind the stop string, and nothing is held back; otherwise it ends in front of it.
         length_first: a stop string that the last allowed token completes counts as the end by length, as in TGI.
@@ -68,7 +66,6 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     sampling: SamplingParams
     max_new_tokens: int | None = None
-    clamp_new_tokens: bool = False
     stop: tuple[str, ...] = ()
     include_stop: bool = False
     length_first: bool = False
@@ -105,13 +102,18 @@ def random_seed() -> int:
 
 
 def fit_prompt(
-    token_ids: Sequence[int], options: GenerationOptions, limits: RequestLimits, prefix_ids: Sequence[int] = ()
+    token_ids: Sequence[int],
+    options: GenerationOptions,
+    limits: RequestLimits,
+    prefix_ids: Sequence[int] = (),
+    field: str = "inputs",
 ) -> tuple[Sequence[int], int]:
     """The prompt's tokens after truncation, and how many tokens may follow them: at least 1, which a request that only
-    scores its prompt does not show.
+    scores its prompt does not show. As in TGI, more tokens than fit are cut to the rest of the context, but there must
+    be room for ``TGI_ADMISSION_TOKENS`` of them.
 
     ``prefix_ids``: special tokens that the tokenizer puts in front of a text (``TextTokenizer.prefix_ids``);
-    truncation keeps them and cuts behind them.
+    truncation keeps them and cuts behind them. ``field``: where the client sent the prompt.
 
     Raises:
         ValidationError: the prompt is empty, or it and the new tokens exceed a limit.
@@ -119,19 +121,33 @@ def fit_prompt(
     prompt = _truncate(token_ids, options.truncate, prefix_ids)
     num_tokens = len(prompt)
     if num_tokens == 0:
-        raise ValidationError("`inputs` must have at least one token. Given: 0")
+        raise ValidationError("`inputs` must have at least one token. Given: 0", param=field)
     room = limits.max_total_tokens - num_tokens
     wanted = options.max_new_tokens
     if wanted is not None:
-        needed = min(wanted, TGI_ADMISSION_TOKENS) if options.clamp_new_tokens else wanted
+        needed = min(wanted, TGI_ADMISSION_TOKENS)
         if needed > room:
             raise ContextLengthError(
                 f"`inputs` tokens + `max_new_tokens` must be <= {limits.max_total_tokens}. "
-                f"Given: {num_tokens} `inputs` tokens and {wanted} `max_new_tokens`"
+                f"Given: {num_tokens} `inputs` tokens and {wanted} `max_new_tokens`. Shorten `{field}`, ask for fewer "
+                f"tokens, or start the server with --max-total-tokens {num_tokens + needed} or more",
+                param=field,
             )
     max_input_tokens = min(limits.max_input_tokens, limits.max_total_tokens - 1)
     if num_tokens > max_input_tokens:
-        raise ContextLengthError(f"`inputs` must have less than {max_input_tokens} tokens. Given: {num_tokens}")
+        flags = [
+            f"{flag} {least}"
+            for flag, least, limit in (
+                ("--max-input-tokens", num_tokens, limits.max_input_tokens),
+                ("--max-total-tokens", num_tokens + 1, limits.max_total_tokens),
+            )
+            if least > limit
+        ]
+        raise ContextLengthError(
+            f"`inputs` must have less than {max_input_tokens} tokens. Given: {num_tokens}. "
+            f"Shorten `{field}`, or start the server with {' and '.join(flags)} or more",
+            param=field,
+        )
     return prompt, room if wanted is None else min(max(wanted, 1), room)
 
 

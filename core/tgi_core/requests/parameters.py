@@ -98,3 +98,5 @@ class OpenAIParameters(msgspec.Struct, frozen=True, kw_only=True):
     modalities: list[str] | None = None
     audio: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
+    functions: Any = None
+    function_call: Any = None

@@ -14,6 +14,8 @@ _ADVICE = {
     "prompt_embeds": "send a text or token ids",
     "logits_processors": "use `logit_bias`, `allowed_token_ids`, `bad_words` or `logits_rules`",
     "audio": "leave it out; the model generates text",
+    "functions": "it is an old form of `tools`; send those",
+    "function_call": "it is an old form of `tool_choice`; send that",
     "web_search_options": "leave it out; the server searches nothing",
 }
 

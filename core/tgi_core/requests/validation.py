@@ -53,11 +53,12 @@ def validate_generate(
     stop = checks.stop(given.stop, limits)
     if given.seed is not None and best_of > 1:
         raise ValidationError("`seed` must be absent when `best_of` > 1, each sequence draws its own")
-    top_n = checks.at_most("top_n_tokens", given.top_n_tokens, limits.max_top_n_tokens)
+    top_n = checks.at_most("top_n_tokens", given.top_n_tokens, limits.max_top_n_tokens, "--max-top-n-tokens")
     require_inputs(inputs)
     if given.truncate is not None and not 0 < given.truncate <= limits.max_input_tokens:
         raise ValidationError(
             f"`truncate` must be strictly positive and at most {limits.max_input_tokens}. Given: {given.truncate}"
+            + checks.raise_limit("--max-input-tokens", given.truncate)
         )
     seed = checks.seed(given.seed)
     min_p = checks.between("min_p", given.min_p, 0.0, 1.0)
@@ -94,7 +95,6 @@ def validate_generate(
             seed,
         ),
         max_new_tokens=max_new_tokens,
-        clamp_new_tokens=True,
         stop=stop,
         include_stop=True,
         length_first=True,
@@ -188,7 +188,10 @@ def require_inputs(inputs: str) -> None:
 def _tgi_best_of(given: GenerateParameters, limits: RequestLimits, *, stream: bool) -> int:
     best_of = given.best_of or 1  # TGI takes 0 as 1
     if best_of < 1 or best_of > limits.max_best_of:
-        raise ValidationError(f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}")
+        raise ValidationError(
+            f"`best_of` must be > 0 and <= {limits.max_best_of}. Given: {best_of}"
+            + checks.raise_limit("--max-best-of", best_of)
+        )
     if best_of == 1:
         return 1
     if stream:

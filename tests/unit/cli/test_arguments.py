@@ -93,6 +93,7 @@ def test_every_feature_that_is_not_built_is_refused_at_once() -> None:
         assert any(cause.startswith(name) and "not supported yet" in cause for cause in causes), name
     assert len(causes) == 7
     assert all(refusal.fix for refusal in arguments.refusals)
+    assert "LORA_ADAPTERS=a/b is not supported yet: LoRA adapters." in causes
 
 
 @pytest.mark.parametrize(

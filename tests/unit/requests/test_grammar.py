@@ -62,6 +62,7 @@ def test_shapes_of_tgi_and_openai(value: dict[str, Any] | None, expected: Gramma
         ({"type": "json", "value": "[]"}, "`grammar.value`"),
         ({"type": "json", "value": "[" * 100_000}, "`grammar.value` is not valid JSON"),
         ({"type": "json", "value": {"const": "\ud800"}}, "`grammar.value`"),
+        ({"type": "json", "value": SCHEMA, "schema": SCHEMA}, "Only one schema can be given"),
         ({"type": "json_object", "schema": "x"}, "`grammar.schema` is not valid JSON"),
         ({"type": "json_schema"}, "`grammar.json_schema`"),
         ({"type": "json_schema", "value": 1}, "`grammar.json_schema`"),

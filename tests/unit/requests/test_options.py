@@ -28,38 +28,38 @@ def test_an_explicit_number_is_kept() -> None:
     assert fit_prompt([5], options(max_new_tokens=2999), LIMITS)[1] == 2999
 
 
-@pytest.mark.parametrize("clamp", [False, True])
-def test_what_does_not_fit_names_all_numbers(clamp: bool) -> None:
+def test_what_does_not_fit_names_all_numbers() -> None:
     with pytest.raises(ValidationError) as caught:
-        fit_prompt([5] * 2500, options(max_new_tokens=501, clamp_new_tokens=clamp), LIMITS)
+        fit_prompt([5] * 2500, options(max_new_tokens=501), LIMITS, (), "prompt")
     assert str(caught.value) == (
         "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 3000. "
-        "Given: 2500 `inputs` tokens and 501 `max_new_tokens`"
+        "Given: 2500 `inputs` tokens and 501 `max_new_tokens`. Shorten `prompt`, ask for fewer tokens, or start the "
+        "server with --max-total-tokens 3001 or more"
     )
+    assert caught.value.param == "prompt"
 
 
-def test_a_huge_number_means_to_the_end_where_it_is_clamped() -> None:
-    huge = options(max_new_tokens=10**9, clamp_new_tokens=True)
+def test_a_huge_number_means_to_the_end() -> None:
+    huge = options(max_new_tokens=10**9)
     assert fit_prompt([5] * (3000 - 1024), huge, LIMITS)[1] == 1024
     with pytest.raises(ValidationError, match="1977 `inputs` tokens and 1000000000 `max_new_tokens`"):
         fit_prompt([5] * (3000 - 1023), huge, LIMITS)
 
 
-def test_a_huge_number_is_refused_where_it_is_not_clamped() -> None:
-    with pytest.raises(ValidationError, match="must be <= 3000"):
-        fit_prompt([5], options(max_new_tokens=3000), LIMITS)
-
-
 def test_a_prompt_over_the_input_limit() -> None:
     limits = limits_of(10, 3000)
     assert fit_prompt([5] * 10, options(), limits)[1] == 2990
-    with pytest.raises(ValidationError, match=r"`inputs` must have less than 10 tokens\. Given: 11"):
+    with pytest.raises(
+        ValidationError, match=r"`inputs` must have less than 10 tokens\. Given: 11\. .* --max-input-tokens 11 or more"
+    ):
         fit_prompt([5] * 11, options(), limits)
 
 
 def test_a_prompt_that_fills_the_context_leaves_no_room() -> None:
     limits = limits_of(3000, 3000)
-    with pytest.raises(ValidationError, match=r"less than 2999 tokens\. Given: 3000"):
+    with pytest.raises(
+        ValidationError, match=r"less than 2999 tokens\. Given: 3000\. .* with --max-total-tokens 3001 or"
+    ):
         fit_prompt([5] * 3000, options(), limits)
 
 

@@ -116,11 +116,19 @@ class TestSeeds:
         ("max_new_tokens", 0, "must be strictly positive"),
         ("max_new_tokens", -5, "must be strictly positive"),
         ("frequency_penalty", 2.5, "must be >= -2.0 and <= 2.0"),
-        ("top_n_tokens", 6, "must be >= 0 and <= 5. Given: 6"),
+        (
+            "top_n_tokens",
+            6,
+            "must be >= 0 and <= 5. Given: 6. To allow it, start the server with --max-top-n-tokens 6 or",
+        ),
         ("truncate", 0, "must be strictly positive and at most 100. Given: 0"),
-        ("truncate", 101, "must be strictly positive and at most 100. Given: 101"),
-        ("best_of", 3, "must be > 0 and <= 2. Given: 3"),
-        ("stop", ["a", "b", "c", "d", "e"], "takes at most 4 strings. Given: 5"),
+        ("truncate", 101, "at most 100. Given: 101. To allow it, start the server with --max-input-tokens 101 or more"),
+        ("best_of", 3, "must be > 0 and <= 2. Given: 3. To allow it, start the server with --max-best-of 3 or more"),
+        (
+            "stop",
+            ["a", "b", "c", "d", "e"],
+            "at most 4 strings. Given: 5. To allow it, start the server with --max-stop-sequences 5 or",
+        ),
         ("stop", ["a", ""], "empty string"),
         ("min_p", 1.5, "must be >= 0.0 and <= 1.0"),
         ("min_tokens", -1, "must be >= 0 and <= 128"),
@@ -435,10 +443,10 @@ def test_decoder_input_details_with_a_stream() -> None:
 
 def test_options_carry_the_rest() -> None:
     options = generate(max_new_tokens=10**9, truncate=7, ignore_eos=True)
-    assert (options.max_new_tokens, options.clamp_new_tokens) == (10**9, True)
+    assert options.max_new_tokens == 10**9
     assert (options.truncate, options.ignore_eos) == (7, True)
     options = openai(max_tokens=3, max_completion_tokens=5, ignore_eos=True)
-    assert (options.max_new_tokens, options.clamp_new_tokens, options.ignore_eos) == (5, False, True)
+    assert (options.max_new_tokens, options.ignore_eos) == (5, True)
 
 
 def test_empty_inputs() -> None:

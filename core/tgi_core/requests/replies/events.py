@@ -30,7 +30,9 @@ class Arguments(NamedTuple):
 
 
 class CallEnded(NamedTuple):
-    """The arguments are complete, or nothing more of them comes."""
+    """Nothing more of the arguments comes; ``is_complete``: they are a JSON object."""
+
+    is_complete: bool = True
 
 
 Event = Content | Reasoning | CallBegun | Arguments | CallEnded

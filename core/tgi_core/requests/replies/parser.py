@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -55,6 +56,7 @@ class ReplyParser:
 
     Attributes:
         num_calls: calls that have begun.
+        has_cut_call: one of them ended before its arguments were complete.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class ReplyParser:
         self._keep_reasoning = keep_reasoning
         self._max_calls = max_calls
         self._in_surplus_call = False
+        self._arguments: list[str] = []
         self.num_calls = 0
+        self.has_cut_call = False
         self._step()
 
     def push(self, text: str, special: bool = False) -> list[Event]:
@@ -96,20 +100,35 @@ class ReplyParser:
             self._reader.give_up(is_cut=False)
             self._reading = _read_parts([], self._reader, ReplyContext())
             next(self._reading, None)
-        return [event for event in self._reader.take_events() if self._is_wanted(event)]
+        return [wanted for event in self._reader.take_events() if (wanted := self._wanted(event)) is not None]
 
-    def _is_wanted(self, event: Event) -> bool:
+    def _wanted(self, event: Event) -> Event | None:
+        """The event as the reply has it; None where it is left out."""
         match event:
             case Reasoning():
-                return self._keep_reasoning
+                return event if self._keep_reasoning else None
             case CallBegun():
                 self._in_surplus_call = self.num_calls == self._max_calls
                 self.num_calls += not self._in_surplus_call
-                return not self._in_surplus_call
-            case Arguments() | CallEnded():
-                return not self._in_surplus_call
+                self._arguments.clear()
             case Content():
-                return True
+                return event
+        if self._in_surplus_call:
+            return None
+        if isinstance(event, Arguments):
+            self._arguments.append(event.text)
+        elif isinstance(event, CallEnded):
+            # Readers of calls differ in what they notice of a cut, so the arguments themselves decide.
+            event = CallEnded(_is_object("".join(self._arguments)))
+            self.has_cut_call |= not event.is_complete
+        return event
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _read_parts(parts: list[ReplyPartParser], reader: ReplyReader, context: ReplyContext) -> Reading[None]:

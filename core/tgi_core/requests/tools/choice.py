@@ -125,7 +125,25 @@ def _read_tool(place: str, tool: Mapping[str, Any]) -> Tool:
     definition = {**tool, "type": "function", "function": {**rest, "parameters": parameters}}
     if "function" not in tool:
         definition = {"type": "function", "function": definition["function"]}
-    return Tool(name, _normalized(f"{place}.function.parameters", parameters), definition)
+    schema = _normalized(f"{place}.function.parameters", parameters)
+    if not _allows_object(schema):
+        raise ToolError(f"`{place}.function.parameters` must be an object schema: a call's arguments are an object")
+    if "type" in schema:
+        schema["type"] = "object"
+    return Tool(name, schema, definition)
+
+
+def _allows_object(schema: Any) -> bool:
+    """Whether the types that the schema names leave room for objects; references are not looked into."""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    kind = schema.get("type", "object")
+    if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        return False
+    choices = (schema[key] for key in ("anyOf", "oneOf") if key in schema)
+    return all(any(map(_allows_object, choice)) for choice in choices) and all(
+        map(_allows_object, schema.get("allOf", ()))
+    )
 
 
 def _normalized(place: str, parameters: Mapping[str, Any]) -> JsonSchema:
