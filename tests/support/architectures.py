@@ -10,6 +10,8 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from tests.support.hf_versions import rope_settings
+
 VOCAB = 160
 
 _USUAL: Mapping[str, Any] = {
@@ -39,7 +41,7 @@ def _gpt(model_type: str, **changes: Any) -> Mapping[str, Any]:
 
 
 def _rope(**parameters: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_theta": 10_000.0, **parameters}}
+    return rope_settings({"rope_theta": 10_000.0, **parameters})
 
 
 _LONG_ROPE = {"short_factor": [1.0 + pair / 8 for pair in range(8)], "long_factor": [2.0 + pair for pair in range(8)]}
@@ -198,6 +200,25 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     ),
 }
 """Variants by name: the model type, then what is special about it."""
+
+
+NOT_IN_TRANSFORMERS_4: Mapping[str, str] = {
+    "ministral": "it has no such model type",
+    "phi3-longrope": "its configuration names the kind of a rope scaling otherwise",
+    "phi3-longrope-long": "its configuration names the kind of a rope scaling otherwise",
+    "stablelm": "it cannot make norms without a bias",
+    "cohere2": "its configuration warns of its own attribute",
+    "gpt_bigcode": "it uses torch.jit.script, of which torch warns",
+    "gpt_bigcode-heads": "it uses torch.jit.script, of which torch warns",
+    "opt-galactica": "it cannot make norms without weights",
+    "dbrx": "its configuration does not take the experts' hidden size",
+}
+"""Variants that transformers 4 cannot make, so that there is nothing to compare with, and why."""
+
+
+def unavailable(variant: str) -> str:
+    """Why the installed transformers cannot make a variant; "" where it can."""
+    return "" if int(transformers.__version__.split(".")[0]) > 4 else NOT_IN_TRANSFORMERS_4.get(variant, "")
 
 
 def make_model(variant: str, folder: Path) -> PreTrainedModel:

@@ -15,7 +15,11 @@ def rope_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
     if _HAS_ROPE_PARAMETERS:
         return {"rope_parameters": dict(parameters)}
     scaling = dict(parameters.get("full_attention", parameters))
-    settings = {"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
+    settings = {"rope_theta": scaling.pop("rope_theta")}
+    if "partial_rotary_factor" in scaling:
+        settings["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
+    if scaling.get("rope_type", "default") != "default":
+        settings["rope_scaling"] = scaling
     if "sliding_attention" in parameters:
         settings["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
     return settings
