@@ -9,9 +9,7 @@ from tests.support.model_table import END, PAGE, START, table
 from tgi_core.models import ARCHITECTURES
 
 
-@pytest.mark.skipif(
-    bool(unavailable("ministral")), reason="made with transformers 5, which knows them all"
-)
+@pytest.mark.skipif(bool(unavailable("ministral")), reason="made with transformers 5, which knows them all")
 def test_the_page_is_current() -> None:
     written = PAGE.read_text().split(START)[1].split(END)[0]
     assert written == table(), "run: python -m tests.support.model_table"
