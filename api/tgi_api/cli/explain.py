@@ -10,13 +10,12 @@ import msgspec
 
 from tgi_api.cli.arguments import Arguments
 from tgi_api.cli.display import Display, LogDisplay, make_display, print_refusals
-from tgi_api.cli.environment import environment_lines
 from tgi_api.cli.explanation import Explanation, explain_attention, explain_backends, explain_values
 from tgi_api.cli.inspection import Inspection
 from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
 from tgi_api.cli.listener import bind_port
 from tgi_api.cli.options import Group, Option
-from tgi_api.cli.serve import check_start, find_served_model
+from tgi_api.cli.serve import begin_start, find_served_model
 from tgi_api.cli.settings import ServeSettings
 from tgi_api.cli.values import boolean
 from tgi_core.errors import ExitCode, StartupError
@@ -58,16 +57,10 @@ def explain(arguments: Arguments) -> int:
 
 
 def _explain(arguments: Arguments, settings: ExplainSettings, display: Display) -> int:
-    for warning in arguments.warnings:
-        display.warn(warning)
     plugins = Plugins.discover()
-    if settings.env:
-        for line in environment_lines(plugins, arguments.shown):
-            display.info(line)
-    backend, refusals = check_start(arguments, settings, plugins)
-    if backend is None or refusals:
-        display.refuse(refusals)
-        return refusals[0].exit_code
+    backend = begin_start(arguments, settings, display, plugins)
+    if isinstance(backend, ExitCode):
+        return backend
     model_dir = find_served_model(settings, display, weights=False)
     inspection = Inspection(settings, backend, model_dir)
     if inspection.refusals:

@@ -42,16 +42,9 @@ def serve(arguments: Arguments) -> int:
 
 
 def _start(arguments: Arguments, settings: ServeSettings, display: Display) -> int:
-    for warning in arguments.warnings:
-        display.warn(warning)
-    plugins = Plugins.discover()
-    if settings.env:
-        for line in environment_lines(plugins, arguments.shown):
-            display.info(line)
-    backend, refusals = check_start(arguments, settings, plugins)
-    if backend is None or refusals:
-        display.refuse(refusals)
-        return refusals[0].exit_code
+    backend = begin_start(arguments, settings, display, Plugins.discover())
+    if isinstance(backend, ExitCode):
+        return backend
     with bind_port(settings.hostname, settings.port) as listener:
         model_dir = find_served_model(settings, display)
         config = make_config(settings, backend=backend.info.name, model_dir=model_dir, port=listener.getsockname()[1])
@@ -66,6 +59,22 @@ def _start(arguments: Arguments, settings: ServeSettings, display: Display) -> i
             events=StartView(config, listener, display),
         )
         return supervisor.run()
+
+
+def begin_start(
+    arguments: Arguments, settings: ServeSettings, display: Display, plugins: Plugins
+) -> Backend | ExitCode:
+    """What a start does before it touches port and model; the exit code if it is refused, all refusals told."""
+    for warning in arguments.warnings:
+        display.warn(warning)
+    if settings.env:
+        for line in environment_lines(plugins, arguments.shown):
+            display.info(line)
+    backend, refusals = check_start(arguments, settings, plugins)
+    if backend is None or refusals:
+        display.refuse(refusals)
+        return refusals[0].exit_code
+    return backend
 
 
 def check_start(

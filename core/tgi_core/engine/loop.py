@@ -236,7 +236,7 @@ class EngineLoop:
         self.busy_since = now if self._in_flight else None
         self.num_steps += 1
         outputs = self._scheduler.apply(result)
-        failed = self._constrained.advance(outputs)
+        failed = self._constrained.advance(outputs) if step.plan.late else []
         self._stats = replace(
             self._measure(step.plan),
             step_ms=(now - step.launched_at) * 1000,

@@ -23,8 +23,6 @@ def linked_folder(
 ) -> Path:
     """The folder below ``cache_dir`` with links to ``links`` and what ``fill`` writes; made once.
 
-    Processes may make it at once: each works in a folder of its own, and the first to finish provides the result.
-
     Args:
         cache_dir: the cache.
         purpose: what the folder's name begins with.
@@ -41,14 +39,31 @@ def linked_folder(
         stat = path.stat()
         key.update(f"{path.absolute()}|{stat.st_size}|{stat.st_mtime_ns}\n".encode())
     target = cache_dir / f"{purpose}-{key.hexdigest()}"
+
+    def write(folder: Path) -> None:
+        for path in links:
+            (folder / path.name).symlink_to(path.absolute())
+        fill(folder)
+
+    make_once(target, write)
+    return target
+
+
+def make_once(target: Path, write: Callable[[Path], None]) -> None:
+    """Make a folder of the cache with what ``write`` puts into it, unless it is there.
+
+    Processes may make it at once: each works in a folder of its own, and the first to finish provides the result.
+
+    Raises:
+        StartupError: the cache cannot be written, or ``write`` refuses.
+    """
     if target.is_dir():
-        return target
+        return
+    cache_dir = target.parent
     unfinished = cache_dir / f".{target.name}.{uuid.uuid4().hex}"
     try:
         unfinished.mkdir(parents=True)
-        for path in links:
-            (unfinished / path.name).symlink_to(path.absolute())
-        fill(unfinished)
+        write(unfinished)
         publish(unfinished, target)
     except OSError as error:
         raise StartupError(
@@ -58,7 +73,6 @@ def linked_folder(
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return target
 
 
 def publish(unfinished: Path, target: Path) -> None:

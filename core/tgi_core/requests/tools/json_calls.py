@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tgi_core.requests.replies import MalformedError, Reading, ReplyReader
@@ -27,6 +28,16 @@ class _Call:
     has_begun: bool = False
 
 
+def read_listed(reader: ReplyReader, read_call: Callable[[], Reading[None]]) -> Reading[None]:
+    """Read calls separated by commas up to the end of their list; its bracket has been read."""
+    while True:
+        yield from reader.skip_space()
+        reader.keep()
+        yield from read_call()
+        if (yield from read_separator(reader, "]")) == "]":
+            return
+
+
 def read_json_calls(reader: ReplyReader, known: frozenset[str] | None) -> Reading[None]:
     """Read an object, several of them with ``;`` or space between, or a list.
 
@@ -39,12 +50,7 @@ def read_json_calls(reader: ReplyReader, known: frozenset[str] | None) -> Readin
     """
     yield from reader.skip_space()
     if (yield from reader.accept("[")):
-        while True:
-            yield from reader.skip_space()
-            reader.keep()
-            yield from read_json_call(reader, known)
-            if (yield from read_separator(reader, "]")) == "]":
-                return
+        return (yield from read_listed(reader, lambda: read_json_call(reader, known)))
     while True:
         yield from read_json_call(reader, known)
         yield from reader.skip_space()

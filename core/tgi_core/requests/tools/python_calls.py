@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from tgi_core.requests.replies import MalformedError, Reading, ReplyReader
 from tgi_core.requests.replies.json_text import read_separator
+from tgi_core.requests.tools.json_calls import read_listed
 
 _NAME = re.compile(r"[\w.\-]*")
 _PLAIN = re.compile(r"[^'\"()\[\]{},]*")
@@ -28,12 +29,7 @@ def read_python_calls(reader: ReplyReader, known: frozenset[str] | None) -> Read
     """
     yield from reader.skip_space()
     if (yield from reader.accept("[")):
-        while True:
-            yield from reader.skip_space()
-            reader.keep()
-            yield from read_python_call(reader, known)
-            if (yield from read_separator(reader, "]")) == "]":
-                return
+        return (yield from read_listed(reader, lambda: read_python_call(reader, known)))
     while True:
         is_printed = yield from reader.accept("print(")
         yield from read_python_call(reader, known)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from tgi_core.weights.gguf.config import generation_config, model_config
 from tgi_core.weights.gguf.reader import GgufFile
 from tgi_core.weights.gguf.tensors import TensorPlan, plan_tensors, restore_rows
 from tgi_core.weights.gguf.tokenizer import build_tokenizer, tokenizer_config
-from tgi_core.weights.linked import publish
+from tgi_core.weights.linked import make_once
 from tgi_core.weights.progress import Progress, no_progress
 from tgi_core.weights.safetensors_writer import TensorEntry, write_safetensors
 
@@ -52,19 +50,7 @@ def convert_gguf(gguf_path: Path, cache_dir: Path, progress: Progress = no_progr
     if target.is_dir():
         return target
     file = GgufFile(gguf_path)
-    unfinished = cache_dir / f".{target.name}.{uuid.uuid4().hex}"
-    try:
-        unfinished.mkdir(parents=True)
-        _write_folder(file, unfinished, progress, weights)
-        publish(unfinished, target)
-    except OSError as error:
-        raise StartupError(
-            f"The converted model cannot be written to {cache_dir}: {error}.",
-            "Free some space, or set TGI_SERVE_CACHE to a folder that can be written.",
-            ExitCode.MODEL,
-        ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    make_once(target, lambda folder: _write_folder(file, folder, progress, weights))
     return target
 
 
