@@ -42,7 +42,8 @@ def make_inputs(
     device = logits_BV.device
     count, longest = len(rows), max(len(row.token_ids) for row in rows)
     rule_set = RuleSet(rules)
-    state = make_state(2 * count, longest + 3, 1, 1, [torch.zeros(1, 1, 1, 1, 1, device=device)], rules=rule_set)
+    cache = torch.zeros(1, 1, 1, 1, 1, device=device)
+    state = make_state(2 * count, longest + 3, 1, 1, [cache], rules=rule_set, states=(), device=device)
     eos_ids_E = torch.tensor(eos_token_ids, dtype=torch.int64, device=device)
     slots = SlotTable(rule_set, 2 * count, logits_BV.shape[-1], eos_ids_E)
     place = [2 * count - 1 - 2 * index for index in range(count)]

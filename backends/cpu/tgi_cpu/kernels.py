@@ -29,7 +29,7 @@ class CpuKernels(ReferenceKernels):
 
     def supports(self, operation: str, spec: AttentionSpec) -> bool:
         # torch's fused kernel has no place for a soft cap or sinks; a bias for each head needs a mask for each head.
-        return operation != "attention" or (spec.soft_cap is None and spec.alibi_slopes is None and not spec.sinks)
+        return operation != "attention" or not spec.features
 
     def pack_linear(self, weight_NK: Tensor) -> PackedWeight:
         if self._packs and weight_NK.dtype is torch.bfloat16:
@@ -99,6 +99,8 @@ class CpuKernels(ReferenceKernels):
         prepared: PreparedAttention,
         spec: AttentionSpec,
         sinks_H: Tensor | None = None,  # noqa: ARG002 - not supported
+        *,
+        distance_bias_HX: Tensor | None = None,  # noqa: ARG002 - not supported
     ) -> Tensor:
         return attention.attend(q_THD, cache_NP2KD, prepared, spec)
 

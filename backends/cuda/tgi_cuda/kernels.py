@@ -57,9 +57,11 @@ class CudaKernels(TritonKernels):
         prepared: PreparedAttention,
         spec: AttentionSpec,
         sinks_H: Tensor | None = None,
+        *,
+        distance_bias_HX: Tensor | None = None,
     ) -> Tensor:
         if self._prefill is None or not isinstance(prepared, _SharedStep):
-            return super().attention(q_THD, cache_NP2KD, prepared, spec, sinks_H)
+            return super().attention(q_THD, cache_NP2KD, prepared, spec, sinks_H, distance_bias_HX=distance_bias_HX)
         decodes = prepared.step.batch.num_decodes
         prefill_THD = self._prefill.attend(q_THD[decodes:], cache_NP2KD, prepared.prefill, spec)
         if not decodes:

@@ -13,6 +13,9 @@ from tgi_triton.online_softmax import HeadTerms
 from tgi_triton.prefill_attention import prefill_attention
 from tgi_triton.tuning import Tuning
 
+FEATURES = frozenset({"a soft cap", "a bias on distance", "sinks"})
+"""What attention knows beyond a window, as ``AttentionSpec.features`` names it."""
+
 LARGEST_HEAD_DIM = 256
 _NO_TERMS = HeadTerms()
 

@@ -35,7 +35,8 @@ class TritonKernels(ReferenceKernels):
         self._arrivals_X = torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
 
     def supports(self, operation: str, spec: AttentionSpec) -> bool:
-        return operation != "attention" or spec.head_dim <= attention.LARGEST_HEAD_DIM
+        known = spec.features <= attention.FEATURES and spec.head_dim <= attention.LARGEST_HEAD_DIM
+        return operation != "attention" or known
 
     def captures(self, tier: Tier) -> bool:
         return tier is not Tier.FULL
@@ -113,6 +114,8 @@ class TritonKernels(ReferenceKernels):
         prepared: PreparedAttention,
         spec: AttentionSpec,
         sinks_H: Tensor | None = None,
+        *,
+        distance_bias_HX: Tensor | None = None,  # noqa: ARG002 - not supported
     ) -> Tensor:
         terms = HeadTerms(self._slopes.get(spec), sinks_H)
         return attention.attend(q_THD, cache_NP2KD, prepared, spec, self._tuning, terms=terms)

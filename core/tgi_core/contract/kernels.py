@@ -34,8 +34,15 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
         num_heads, num_kv_heads, head_dim: H, K and D; H is a multiple of K.
         scale: multiplies the scores.
         window: tokens a query sees, itself included; None sees all.
+        chunk: positions are cut into chunks of so many tokens, and a query sees its own chunk alone; the window is then
+            as long. None for no chunks.
+        latent_values: values are the first so many features of the keys, which the cache holds alone: [N, P, 1, K, D].
+            What attention returns has as many. None where values are cached beside the keys. Source: DeepSeek-AI 2024.
         soft_cap: scores become ``soft_cap * tanh(scores / soft_cap)``; None leaves them.
         sinks: the softmax counts one more score in each head, which attends to nothing: a learned "sink".
+        distances: how many distances a learned bias on the scores tells apart; larger ones count as the last. None for
+            no such bias. Source: Raffel et al. 2020.
+        cross: keys are those of an encoder's tokens. Each query is a row of its own with q_len 1, and sees all of them.
         alibi_slopes: for each head what is added to a score per token of distance, after scale and soft cap: ``slope *
             (position of the key - position of the query)``. None adds nothing. Source: Press et al. 2022.
     """
@@ -48,6 +55,30 @@ class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     soft_cap: float | None = None
     alibi_slopes: tuple[float, ...] | None = None
     sinks: bool = False
+    chunk: int | None = None
+    latent_values: int | None = None
+    distances: int | None = None
+    cross: bool = False
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What is asked beyond causal attention with a window, by names for people.
+
+        ``Kernels.supports`` compares it with what it knows, so that an addition to this contract is never ignored.
+        """
+        asked = {
+            "a soft cap": self.soft_cap is not None,
+            "a bias on distance": self.alibi_slopes is not None,
+            "sinks": self.sinks,
+            "chunks": self.chunk is not None,
+            "latent values": self.latent_values is not None,
+            "a learned bias on distance": self.distances is not None,
+        }
+        return frozenset(name for name, is_asked in asked.items() if is_asked)
+
+    def cache_shape(self, blocks: int, block_size: int) -> tuple[int, ...]:
+        """The shape of a layer's cache of ``blocks`` blocks: [N, P, 2, K, D], or [N, P, 1, K, D] with latent values."""
+        return (blocks, block_size, 2 if self.latent_values is None else 1, self.num_kv_heads, self.head_dim)
 
 
 class HeadNorms(NamedTuple):
@@ -252,8 +283,11 @@ class Kernels(ExpertKernels):
         """
 
     @abstractmethod
-    def write_kv(self, kv_TKD: tuple[Tensor, Tensor], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:
-        """Store keys and values at ``slot_mapping``. Tokens that only pad a step point into the scratch block."""
+    def write_kv(self, kv_TKD: tuple[Tensor, ...], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:
+        """Store keys and values, or keys alone where values are latent, at ``slot_mapping``.
+
+        Tokens that only pad a step point into the scratch block.
+        """
 
     @abstractmethod
     def rope_write_kv(
@@ -296,12 +330,15 @@ class Kernels(ExpertKernels):
         prepared: PreparedAttention,
         spec: AttentionSpec,
         sinks_H: Tensor | None = None,
+        *,
+        distance_bias_HX: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of a ragged batch over the paged cache: prefill, decode and mixed. Returns [T, H, D].
 
         Row b's queries are the last ``q_len`` of its ``kv_len`` positions; a query at position p sees keys at
         positions max(0, p - window + 1) to p. Scores and their softmax are float32. Cache entries past ``kv_len`` are
-        stale but finite. ``sinks`` are the layer's, where ``spec.sinks``; source: Xiao et al. 2023.
+        stale but finite. ``sinks`` are the layer's, where ``spec.sinks``; source: Xiao et al. 2023. ``distance_bias``
+        is added to the scores, where ``spec.distances``: column min(distance, X - 1) of the head.
         """
 
     @abstractmethod

@@ -92,12 +92,15 @@ class KVBudget(msgspec.Struct, frozen=True, array_like=True):
         groups: the KV groups with their blocks.
         max_total_tokens: longest sequence that fits the tables, the model and the cache.
         memory: the table of where memory went.
+        has_states: slots keep a state that blocks do not hold. So prefixes are not shared, and no token of a slot is
+            computed twice.
     """
 
     block_size: int
     groups: list[KVGroupBudget]
     max_total_tokens: int
     memory: list[MemoryLine]
+    has_states: bool = False
 
 
 class Ticket(Protocol):

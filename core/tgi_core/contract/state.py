@@ -36,7 +36,9 @@ class DeviceState(NamedTuple):
         bad_words_SWL: int32, sequences of tokens that the output must not have, each at the end of its row; -1 in
             unused entries.
         block_tables: one int32 [S, M] a KV group.
-        kv: one cache a layer, [N, P, 2, K, D]; index 0 of the third axis holds keys, 1 values.
+        kv: one cache a layer that attends, [N, P, 2, K, D]; index 0 of the third axis holds keys, 1 values.
+        states: what layers keep of a slot whatever its length, such as the state of a recurrence: [S, ...] each. It
+            means nothing before the slot's first token is computed.
     """
 
     tokens_SL: Tensor
@@ -56,3 +58,4 @@ class DeviceState(NamedTuple):
     bad_words_SWL: Tensor
     block_tables: tuple[Tensor, ...]
     kv: tuple[Tensor, ...]
+    states: tuple[Tensor, ...] = ()

@@ -6,6 +6,7 @@ run ahead. Depth 0 is the same code with nothing kept in flight.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
@@ -219,7 +220,9 @@ class EngineLoop:
         if not rows:
             self._shard.sample(step.ticket, None)
             return
-        patience_s = max(_LEAST_PATIENCE_S, _MASK_SHARE * self._step_seconds)
+        patience_s = threading.TIMEOUT_MAX
+        if self._scheduler.can_sit_out:
+            patience_s = max(_LEAST_PATIENCE_S, _MASK_SHARE * self._step_seconds)
         late, skipped, failed = self._constrained.make_masks(rows, sum(step.plan.samples), patience_s)
         self._scheduler.sit_out(skipped)
         self._shard.sample(step.ticket, late)

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import AttentionSpec, HeadNorms, Kernels, PreparedAttention
-from tgi_core.models.decoder_weights import (
-    DecoderWeights,
-    ExpertMLPWeights,
-    LayerWeights,
-    Linear,
-    MLPWeights,
-    NormWeights,
-)
-from tgi_core.models.spec import ArchitectureSpec, Block, Norm, QKNorm
-
-
-class KVView(NamedTuple):
-    """One KV group's part of a step.
-
-    Attributes:
-        slot_mapping_T: where each token's keys and values go.
-        prepared: what ``prepare_attention`` made of the group's batch.
-    """
-
-    slot_mapping_T: Tensor
-    prepared: PreparedAttention
+from tgi_core.contract.kernels import AttentionSpec, Kernels
+from tgi_core.models.decoder_weights import DecoderWeights, ExpertMLPWeights, MLPWeights
+from tgi_core.models.linear import Linear, NormWeights
+from tgi_core.models.mixers import Mixer
+from tgi_core.models.mixers.attention import Attention
+from tgi_core.models.spec import ArchitectureSpec, Block, Norm
+from tgi_core.models.step import Step
 
 
 class Decoder:
@@ -42,7 +26,6 @@ class Decoder:
         attention_kernels: for each window of ``spec.windows`` the kernels that attend.
 
     Attributes:
-        group_of_layer: index into ``spec.windows`` of each layer.
         hidden_E: a row as ``hidden`` returns it, for its size and type.
     """
 
@@ -56,9 +39,7 @@ class Decoder:
         self.spec = spec
         self._weights = weights
         self._kernels = kernels
-        self._attention_kernels = tuple(attention_kernels)
-        self._attention_specs = attention_specs(spec)
-        self.group_of_layer = tuple(spec.windows.index(layer.window) for layer in spec.layers)
+        self._mixers = _make_mixers(spec, weights, kernels, attention_kernels)
         self.hidden_E = weights.embedding_VE.new_zeros(spec.hidden_size)
         # Rounded to the weights' type first, as the models were trained.
         self._embedding_scale = float(torch.tensor(spec.embedding_scale, dtype=weights.embedding_VE.dtype))
@@ -67,30 +48,13 @@ class Decoder:
         else:
             self._next_norms = [*(layer.attention_norm for layer in weights.layers[1:]), weights.final_norm]
 
-    def hidden(
-        self,
-        ids_T: Tensor,
-        positions_T: Tensor,
-        rotaries: Sequence[tuple[Tensor, Tensor]],
-        views: Sequence[KVView],
-        caches: Sequence[Tensor],
-    ) -> Tensor:
-        """Run all layers: token ids [T] -> normed hidden states [T, E]; writes keys and values of the tokens.
-
-        Args:
-            ids_T: token ids.
-            positions_T: int64, their positions.
-            rotaries: (cos, sin) of the positions, for each of ``spec.ropes``.
-            views: one for each of ``spec.windows``.
-            caches: one a layer, [N, P, 2, K, D].
-        """
+    def hidden(self, step: Step) -> Tensor:
+        """Run all layers: the step's tokens -> normed hidden states [T, E]; writes caches and states."""
         spec = self.spec
-        residual_TE = self._embed(ids_T, positions_T)
+        residual_TE = self._embed(step.ids_T, step.positions_T)
         x_TE = self._norm(residual_TE, self._weights.layers[0].attention_norm)
-        for index, layer in enumerate(self._weights.layers):
-            rope, view = spec.layers[index].rope, views[self.group_of_layer[index]]
-            rotary = None if rope is None else rotaries[rope]
-            attended_TE = self._attention(x_TE, index, rotary, view, caches[index])
+        for index, (layer, mixer) in enumerate(zip(self._weights.layers, self._mixers, strict=True)):
+            attended_TE = mixer(x_TE, step)
             if layer.attention_out_norm is not None:
                 attended_TE = self._norm(attended_TE, layer.attention_out_norm)
             if spec.block.is_parallel:
@@ -127,44 +91,6 @@ class Decoder:
         if weights.positions_PE is not None:
             x_TE = x_TE + kernels.embedding(positions_T + spec.position_offset, weights.positions_PE)
         return self._norm(x_TE, weights.embedding_norm)
-
-    def _attention(
-        self,
-        x_TE: Tensor,
-        index: int,
-        rotary: tuple[Tensor, Tensor] | None,
-        view: KVView,
-        cache_NP2KD: Tensor,
-    ) -> Tensor:
-        layer, group = self._weights.layers[index], self.group_of_layer[index]
-        kernels, spec = self._attention_kernels[group], self._attention_specs[group]
-        qkv_TX = self._linear(x_TE, layer.qkv)
-        if self.spec.qkv_clip is not None:
-            qkv_TX = qkv_TX.clamp(-self.spec.qkv_clip, self.spec.qkv_clip)
-        if self.spec.qk_norm is QKNorm.HEAD and layer.q_norm is not None and layer.k_norm is not None:
-            norms = HeadNorms(layer.q_norm, layer.k_norm, self.spec.norm_eps, self.spec.norm_offset)
-            q_THD = kernels.norm_rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T, norms=norms)
-        else:
-            self._norm_queries_and_keys(qkv_TX, layer)
-            q_THD = kernels.rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T)
-        output_THD = kernels.attention(q_THD, cache_NP2KD, view.prepared, spec, layer.sinks_H)
-        return self._linear(output_THD.flatten(1), layer.o)
-
-    def _norm_queries_and_keys(self, qkv_TX: Tensor, layer: LayerWeights) -> None:
-        """The norms that no fused operation has, in place."""
-        if layer.q_norm is None or layer.k_norm is None:
-            return
-        spec = self.spec
-        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-        for start, size, weight in ((0, q_size, layer.q_norm), (q_size, kv_size, layer.k_norm)):
-            part_TX = qkv_TX[:, start : start + size]
-            if spec.qk_norm is QKNorm.WIDTH:
-                part_TX.copy_(self._kernels.rms_norm(part_TX.contiguous(), weight, spec.norm_eps, spec.norm_offset))
-            else:
-                heads_XD = part_TX.reshape(-1, spec.head_dim)
-                ones_D = weight.new_ones(spec.head_dim)
-                normed_XD = self._kernels.layer_norm(heads_XD, ones_D, None, spec.norm_eps)
-                part_TX.copy_(normed_XD.view(len(part_TX), -1) * weight.flatten())
 
     def _mlp(self, x_TE: Tensor, mlp: MLPWeights | ExpertMLPWeights) -> Tensor:
         kernels, activation = self._kernels, self.spec.activation
@@ -210,6 +136,28 @@ class Decoder:
         residual_TE = residual_TE + x_TE
         normed_TE = self._norm(residual_TE, norm)
         return normed_TE, normed_TE if spec.block is Block.POST else residual_TE
+
+
+def _make_mixers(
+    spec: ArchitectureSpec, weights: DecoderWeights, kernels: Kernels, attention_kernels: Sequence[Kernels]
+) -> tuple[Mixer, ...]:
+    specs = attention_specs(spec)
+    mixers = []
+    for index, (layer, layer_weights) in enumerate(zip(spec.layers, weights.layers, strict=True)):
+        group = spec.windows.index(layer.window)
+        mixers.append(
+            Attention(
+                spec,
+                layer_weights.mixer,
+                kernels,
+                attention_kernels[group],
+                specs[group],
+                group=group,
+                cache=index,
+                rope=layer.rope,
+            )
+        )
+    return tuple(mixers)
 
 
 def attention_specs(spec: ArchitectureSpec) -> tuple[AttentionSpec, ...]:

@@ -7,21 +7,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tgi_core.contract.experts import ExpertWeights
-from tgi_core.contract.kernels import PackedWeight
+from tgi_core.models.linear import Linear, NormWeights
+from tgi_core.models.mixers.attention import AttentionWeights
 
-
-class NormWeights(NamedTuple):
-    """One norm's weight, over the last axis of what it norms, and its bias where it has one."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-
-class Linear(NamedTuple):
-    """A packed weight and its bias."""
-
-    weight: PackedWeight
-    bias: Tensor | None = None
+MixerWeights = AttentionWeights
+"""What a layer mixes tokens with."""
 
 
 class MLPWeights(NamedTuple):
@@ -42,22 +32,18 @@ class ExpertMLPWeights(NamedTuple):
 
 
 class LayerWeights(NamedTuple):
-    """The weights of one layer; ``qkv`` is [(H + 2K) * D, E], ``o`` [E, H * D].
+    """The weights of one layer.
 
     Norms are None where the spec's ``Block`` has none. With ``Block.POST`` ``mlp_norm`` stands after attention's sum
     and ``mlp_out_norm`` after the MLP's.
     """
 
     attention_norm: NormWeights | None
-    qkv: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
-    o: Linear
+    mixer: MixerWeights
     attention_out_norm: NormWeights | None
     mlp_norm: NormWeights | None
     mlp: MLPWeights | ExpertMLPWeights
     mlp_out_norm: NormWeights | None
-    sinks_H: Tensor | None = None
 
 
 class DecoderWeights(NamedTuple):

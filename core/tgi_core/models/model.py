@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionSpec, Kernels, LoadProgress
-from tgi_core.models.decoder import KVView
 from tgi_core.models.spec import RopeSpec
+from tgi_core.models.step import Step
 
 
 class LoadedModel(Protocol):
@@ -20,26 +20,23 @@ class LoadedModel(Protocol):
     def hidden_E(self) -> Tensor:
         """A row as ``hidden`` returns it, for its size and type."""
 
-    def hidden(
-        self,
-        ids_T: Tensor,
-        positions_T: Tensor,
-        rotaries: Sequence[tuple[Tensor, Tensor]],
-        views: Sequence[KVView],
-        caches: Sequence[Tensor],
-    ) -> Tensor:
-        """Run all layers: token ids [T] -> hidden states [T, E]; writes keys and values of the tokens.
-
-        Args:
-            ids_T: token ids.
-            positions_T: int64, their positions.
-            rotaries: (cos, sin) of the positions, for each of the model's ``ropes``.
-            views: one for each KV group.
-            caches: one a layer, [N, P, 2, K, D].
-        """
+    def hidden(self, step: Step) -> Tensor:
+        """Run all layers: the step's tokens -> hidden states [T, E]; writes caches and states."""
 
     def logits(self, hidden_BE: Tensor) -> Tensor:
         """The head: hidden states of the rows that sample -> [B, V]."""
+
+
+class SlotState(NamedTuple):
+    """What a layer keeps of a slot whatever its length.
+
+    Attributes:
+        shape: of one slot's part.
+        dtype: None for the model's.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = None
 
 
 class LoadOptions(NamedTuple):
@@ -79,6 +76,7 @@ class Model(Protocol):
         attention: one for each KV group.
         group_of_layer: index into ``attention`` of each layer that attends.
         ropes: rotary embeddings that ``hidden`` wants tables of.
+        states: what it keeps of every slot beside the KV cache.
     """
 
     @property
@@ -95,6 +93,8 @@ class Model(Protocol):
     def group_of_layer(self) -> tuple[int, ...]: ...
     @property
     def ropes(self) -> tuple[RopeSpec, ...]: ...
+    @property
+    def states(self) -> tuple[SlotState, ...]: ...
 
     def records(self, kernels: Kernels) -> bool:
         """Whether a step of decodes with these kernels may be recorded as a graph."""

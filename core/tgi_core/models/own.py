@@ -9,7 +9,7 @@ from tgi_core.models.architecture import find_architecture
 from tgi_core.models.decoder import Decoder, attention_specs
 from tgi_core.models.hf_config import HFConfig
 from tgi_core.models.loader import load_decoder_weights
-from tgi_core.models.model import Loaded, LoadOptions
+from tgi_core.models.model import Loaded, LoadOptions, SlotState
 from tgi_core.models.sources import CheckpointSource, RandomSource, WeightSource
 from tgi_core.models.spec import RopeSpec
 from tgi_core.weights.checkpoint import Checkpoint
@@ -34,6 +34,7 @@ class OwnModel:
         self.attention: tuple[AttentionSpec, ...] = attention_specs(self.spec)
         self.group_of_layer = tuple(self.spec.windows.index(layer.window) for layer in self.spec.layers)
         self.ropes: tuple[RopeSpec, ...] = self.spec.ropes
+        self.states: tuple[SlotState, ...] = ()
 
     def records(self, kernels: Kernels) -> bool:
         """Whether ``kernels`` can be recorded with all that the model needs of them."""

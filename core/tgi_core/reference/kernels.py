@@ -59,7 +59,7 @@ class ReferenceKernels(Kernels):
     def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
         return rope(x_THD, cos_TR, sin_TR)
 
-    def write_kv(self, kv_TKD: tuple[Tensor, Tensor], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:
+    def write_kv(self, kv_TKD: tuple[Tensor, ...], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:
         cache_NP2KD.flatten(0, 1).index_copy_(0, slot_mapping_T, torch.stack(kv_TKD, dim=1))
 
     def rope_write_kv(
@@ -105,8 +105,11 @@ class ReferenceKernels(Kernels):
         prepared: PreparedAttention,
         spec: AttentionSpec,
         sinks_H: Tensor | None = None,
+        *,
+        distance_bias_HX: Tensor | None = None,
     ) -> Tensor:
-        return attention.paged_attention(q_THD, cache_NP2KD, prepared, spec, sinks_H)
+        terms = attention.ScoreTerms(sinks_H, distance_bias_HX)
+        return attention.paged_attention(q_THD, cache_NP2KD, prepared, spec, terms)
 
     def pack_experts(self, weight_XNK: Tensor) -> PackedExperts:
         return [self.pack_linear(weight_NK) for weight_NK in weight_XNK]

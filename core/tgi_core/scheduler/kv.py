@@ -17,11 +17,12 @@ class KVCache:
 
     def __init__(self, budget: KVBudget, *, prefix_cache: bool) -> None:
         self.block_size = budget.block_size
-        self.prefix_cache = prefix_cache
+        self.prefix_cache = prefix_cache and not budget.has_states
         self.windows = [group.group.window for group in budget.groups]
         self.pools = [BlockPool(group.blocks) for group in budget.groups]
         # What gauges speak of: blocks that last as long as their request, if any layer sees everything.
-        self.main_pool = self.pools[self.windows.index(None) if None in self.windows else 0]
+        lasting = [pool for pool, window in zip(self.pools, self.windows, strict=True) if window is None]
+        self.main_pool = [*lasting, *self.pools, BlockPool(0)][0]
         self._pending: dict[bytes, Request] = {}
 
     def num_blocks_for(self, num_tokens: int) -> int:

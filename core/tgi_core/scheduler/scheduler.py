@@ -41,11 +41,17 @@ class Scheduler:
 
     ``plan`` may be called before the results of earlier plans were given to ``apply``, as often as the shard may run
     ahead; results are applied in the order of their plans.
+
+    Attributes:
+        kv: the KV blocks.
+        preemptions: how often a request has lost its slot.
+        can_sit_out: a row may sit its sampling out: its last token can be computed a second time.
     """
 
     def __init__(self, config: SchedulerConfig, budget: KVBudget, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
         self.kv = KVCache(budget, prefix_cache=config.prefix_cache)
+        self.can_sit_out = not budget.has_states
         self.preemptions = 0
         self._admitted: list[Request] = []
         self._clock = clock

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, DeviceState, SampleInputs, StepPlan
+from tgi_core.models.step import StepRows
 from tgi_core.sampling.params import Tier
 from tgi_core.shards.transfer import upload
 
@@ -19,6 +20,7 @@ class StepBatch(NamedTuple):
     Attributes:
         ids_T: int32, the tokens to compute.
         positions_T: int64, their positions.
+        rows: whose tokens they are.
         attention: one batch a KV group.
         sample_tokens_B: int64, index in T of the last token of each row that samples; None where that is all of T.
         sample_slots_B: int64, the slots of these rows.
@@ -26,6 +28,7 @@ class StepBatch(NamedTuple):
 
     ids_T: Tensor
     positions_T: Tensor
+    rows: StepRows
     attention: tuple[AttentionBatch, ...]
     sample_tokens_B: Tensor | None
     sample_slots_B: Tensor
@@ -76,6 +79,7 @@ def make_batch(plan: StepPlan, state: DeviceState, windows: Sequence[int | None]
     return StepBatch(
         ids_T=state.tokens_SL[slots_T, positions_T],
         positions_T=positions_T,
+        rows=StepRows(slots_B, q_starts_B, plan.q_lens, plan.num_decodes, plan.slots),
         attention=tuple(attention),
         sample_tokens_B=sample_tokens_B,
         sample_slots_B=sample_slots_B,

@@ -33,10 +33,4 @@ def _describe(spec: AttentionSpec) -> str:
     parts = [f"of {spec.num_heads} heads over {spec.num_kv_heads} key heads of {spec.head_dim} features"]
     if spec.window is not None:
         parts.append(f"a window of {spec.window}")
-    if spec.soft_cap is not None:
-        parts.append("a soft cap")
-    if spec.alibi_slopes is not None:
-        parts.append("a bias on distance")
-    if spec.sinks:
-        parts.append("sinks")
-    return ", ".join(parts)
+    return ", ".join((*parts, *sorted(spec.features)))

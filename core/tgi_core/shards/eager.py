@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -34,9 +35,9 @@ from tgi_core.contract import (
 )
 from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
 from tgi_core.models.choose import choose_model
-from tgi_core.models.decoder import KVView
 from tgi_core.models.model import LoadedModel, LoadOptions
 from tgi_core.models.rotary import rotary_table
+from tgi_core.models.step import KVView, Step, StepRows
 from tgi_core.plugins import Plugins
 from tgi_core.reference.sampling import WHOLE_ROWS
 from tgi_core.sampling.params import Tier
@@ -44,7 +45,7 @@ from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.batch import make_batch, sample_inputs
 from tgi_core.shards.binding import bind_attention
 from tgi_core.shards.graphs import DecodeGraphs
-from tgi_core.shards.memory import ACTIVATIONS, refuse_activations, size_kv_cache
+from tgi_core.shards.memory import ACTIVATIONS, STATES, refuse_activations, size_kv_cache
 from tgi_core.shards.prompts import PIECE_ROWS, PromptScores, next_logprobs, score_prompts
 from tgi_core.shards.sampling import Sampler, StepTokens
 from tgi_core.shards.slots import SlotTable
@@ -211,13 +212,21 @@ class EagerShard(ModelShard):
         memory = [MemoryLine("weights", self._weights_bytes), MemoryLine(ACTIVATIONS, activations_bytes)]
         if self._records:
             memory.append(MemoryLine("graphs", self._measure_graphs(limits)))
+        if self._model.states:
+            memory.append(MemoryLine(STATES, self._states_bytes(limits.max_slots)))
         available_bytes = self._available_bytes(limits, sum(line.size_bytes for line in memory[1:]))
         sizes = size_kv_cache(self._kv_groups(), limits, self._model.max_positions, available_bytes, memory)
         self._allocate(limits.max_slots, sizes.max_total_tokens, [budget.blocks for budget in sizes.groups])
         memory.append(MemoryLine("kv cache", sizes.size_bytes))
         if self._records:
             self._graphs = self._record_graphs(limits.max_slots)
-        return KVBudget(limits.block_size, sizes.groups, sizes.max_total_tokens, memory)
+        has_states = bool(self._model.states)
+        return KVBudget(limits.block_size, sizes.groups, sizes.max_total_tokens, memory, has_states)
+
+    def _states_bytes(self, max_slots: int) -> int:
+        """Memory of what slots keep beside the KV cache, the scratch slot's too."""
+        sizes = (math.prod(state.shape) * (state.dtype or self._dtype).itemsize for state in self._model.states)
+        return (max_slots + 1) * sum(sizes)
 
     def _available_bytes(self, limits: ShardLimits, taken_bytes: int) -> int:
         free_bytes = self._device.memory().free_bytes * limits.memory_fraction
@@ -298,7 +307,7 @@ class EagerShard(ModelShard):
         assert self._decoder is not None, "load comes before warm_up"
         groups = []
         for group, spec in enumerate(self._model.attention):
-            layer_bytes = self._block_size * 2 * spec.num_kv_heads * spec.head_dim * self._dtype.itemsize
+            layer_bytes = math.prod(spec.cache_shape(1, self._block_size)) * self._dtype.itemsize
             # Where windows are not supported their blocks are kept to the end; attention still looks back no further.
             window = spec.window if self._capabilities.sliding_window else None
             groups.append(KVGroup(window, self._model.group_of_layer.count(group) * layer_bytes))
@@ -311,21 +320,22 @@ class EagerShard(ModelShard):
         self._state = self._sampler = None
         caches = [
             # One block more than the scheduler knows of: the scratch block.
-            self._device.zeros(
-                (
-                    blocks[group] + 1,
-                    self._block_size,
-                    2,
-                    model.attention[group].num_kv_heads,
-                    model.attention[group].head_dim,
-                ),
-                self._dtype,
-            )
+            self._device.zeros(model.attention[group].cache_shape(blocks[group] + 1, self._block_size), self._dtype)
             for group in model.group_of_layer
+        ]
+        states = [
+            self._device.zeros((max_slots + 1, *state.shape), state.dtype or self._dtype) for state in model.states
         ]
         blocks_per_slot = -(-max_total_tokens // self._block_size)
         self._state = make_state(
-            max_slots, max_total_tokens, blocks_per_slot, len(self._windows), caches, rules=self._rules
+            max_slots,
+            max_total_tokens,
+            blocks_per_slot,
+            len(self._windows),
+            caches,
+            rules=self._rules,
+            states=states,
+            device=self._device.torch_device,
         )
         # Rows that pad a step have one token, whose keys and values go to the scratch block.
         self._state.lengths_S[-1:] = 1
@@ -353,7 +363,7 @@ class EagerShard(ModelShard):
             hidden_BE, slots_B = self._graphs.replay_hidden(plan)
             return _Forward(decoder.logits(hidden_BE), slots_B)
         batch = make_batch(plan, state, self._windows, self._block_size)
-        hidden_TE = self._hidden(state, decoder, batch.ids_T, batch.positions_T, batch.attention)
+        hidden_TE = self._hidden(state, decoder, (batch.ids_T, batch.positions_T), batch.rows, batch.attention)
         prompt_scores = score_prompts(plan, hidden_TE, state, slots, decoder)
         if not any(plan.samples):
             return _Forward(None, batch.sample_slots_B, prompt_scores=prompt_scores)
@@ -365,11 +375,12 @@ class EagerShard(ModelShard):
         self,
         state: DeviceState,
         decoder: LoadedModel,
-        ids_T: Tensor,
-        positions_T: Tensor,
+        tokens: tuple[Tensor, Tensor],
+        rows: StepRows,
         batches: Sequence[AttentionBatch],
     ) -> Tensor:
-        """The decoder's hidden states [T, E] of some tokens."""
+        """The decoder's hidden states [T, E] of some tokens: their ids and positions."""
+        ids_T, positions_T = tokens
         rotaries = []
         for table, rope in zip(self._rotary_tables, self._model.ropes, strict=True):
             cos_sin_T2R = table.index_select(0, positions_T)
@@ -379,7 +390,7 @@ class EagerShard(ModelShard):
             KVView(batch.slot_mapping_T, kernels.prepare_attention(batch, spec))
             for batch, kernels, spec in zip(batches, self._attention_kernels, self._model.attention, strict=True)
         ]
-        return decoder.hidden(ids_T, positions_T, rotaries, views, state.kv)
+        return decoder.hidden(Step(ids_T, positions_T, rotaries, rows, views, state.kv, state.states))
 
     def _decode_hidden(self, slots_B: Tensor) -> Tensor:
         """Hidden states of each slot's last token, out of the tables; see ``shards.graphs.DecodeHidden``."""
@@ -388,12 +399,14 @@ class EagerShard(ModelShard):
         assert decoder is not None
         inputs = self._kernels.decode_inputs(state, slots_B)
         num_rows, max_length = len(slots_B), state.tokens_SL.shape[1]
+        q_lens = [1] * num_rows
+        rows = StepRows(slots_B, self._decode_starts_B[: num_rows + 1], q_lens, num_rows, slots=())
         batches = [
             AttentionBatch(
-                q_lens=[1] * num_rows,
+                q_lens=q_lens,
                 kv_lens=[max_length] * num_rows,
                 num_decodes=num_rows,
-                q_starts_B=self._decode_starts_B[: num_rows + 1],
+                q_starts_B=rows.q_starts_B,
                 kv_lens_B=inputs.kv_lens_B,
                 block_tables_BM=block_tables_BM,
                 slot_mapping_T=slot_mapping_B,
@@ -404,7 +417,7 @@ class EagerShard(ModelShard):
                 inputs.block_tables, inputs.slot_mappings, self._windows, strict=True
             )
         ]
-        return self._hidden(state, decoder, inputs.ids_B, inputs.positions_B, batches)
+        return self._hidden(state, decoder, (inputs.ids_B, inputs.positions_B), rows, batches)
 
     def _decode(self, slots_B: Tensor, tier: Tier) -> tuple[Tensor, Tensor]:
         """One token for each slot, out of the tables and back into them; see ``shards.graphs.Decode``."""

@@ -10,6 +10,9 @@ from tgi_core.errors import ExitCode, StartupError
 ACTIVATIONS = "activations"
 """The memory table's line of what a step needs beside weights and cache; it grows with the step's tokens."""
 
+STATES = "slot states"
+"""The memory table's line of what slots keep whatever their length; it grows with the slots."""
+
 
 class KVSizes(msgspec.Struct, frozen=True):
     """What was decided: blocks of each group and the longest sequence in tokens."""
@@ -124,6 +127,8 @@ def _does_not_fit(limits: ShardLimits, wanted: int, capacity: int, table: list[M
     activations_bytes = sum(line.size_bytes for line in table if line.name == ACTIVATIONS)
     if limits.kv_cache_bytes is None and activations_bytes >= table[-1].size_bytes - table[-2].size_bytes:
         fix += f", lower --max-batch-prefill-tokens ({limits.max_step_tokens}), which sizes the activations"
+    if any(line.name == STATES for line in table):
+        fix += f", lower --max-batch-size ({limits.max_slots}), which sizes the slot states"
     if limits.max_total_tokens is not None and capacity:
         fix += f", or set --max-total-tokens to {capacity} or less"
     return StartupError(

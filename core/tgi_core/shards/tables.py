@@ -31,9 +31,10 @@ def make_state(
     caches: Sequence[Tensor],
     *,
     rules: RuleSet,
+    states: Sequence[Tensor],
+    device: torch.device,
 ) -> DeviceState:
-    """Empty tables beside ``caches``, on their device, with one scratch row."""
-    device = caches[0].device
+    """Empty tables beside ``caches`` and ``states``, on ``device``, with one scratch row."""
     rows = max_slots + 1
 
     def column(dtype: torch.dtype) -> Tensor:
@@ -61,6 +62,7 @@ def make_state(
             torch.zeros((rows, blocks_per_slot), dtype=torch.int32, device=device) for _ in range(num_groups)
         ),
         kv=tuple(caches),
+        states=tuple(states),
     )
 
 

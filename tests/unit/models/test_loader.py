@@ -109,9 +109,9 @@ def test_merging(folder: Path) -> None:
     layer = load(folder, dtype=torch.bfloat16).layers[1]
     prefix = "model.layers.1.self_attn"
     parts = [tensors[f"{prefix}.{name}_proj.weight"] for name in "qkv"]
-    assert torch.equal(layer.qkv.weight, torch.cat(parts).bfloat16())
-    assert layer.qkv.bias is not None
-    assert torch.equal(layer.qkv.bias, torch.cat([tensors[f"{prefix}.{name}_proj.bias"] for name in "qkv"]).bfloat16())
+    assert torch.equal(layer.mixer.qkv.weight, torch.cat(parts).bfloat16())
+    assert layer.mixer.qkv.bias is not None
+    assert torch.equal(layer.mixer.qkv.bias, torch.cat([tensors[f"{prefix}.{name}_proj.bias"] for name in "qkv"]).bfloat16())
 
 
 def test_a_checkpoint_that_stores_weights_merged(folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_checkpoint_that_stores_weights_merged(folder: Path) -> None:
     change(folder, merge)
     names = WeightNames(qkv=("model.layers.{}.self_attn.qkv_proj",), gate_up=("model.layers.{}.mlp.gate_up_proj",))
     for layer, whole in zip(load(folder, replace(llama(), names=names)).layers, expected, strict=True):
-        assert torch.equal(layer.qkv.weight, whole.qkv.weight)
+        assert torch.equal(layer.mixer.qkv.weight, whole.mixer.qkv.weight)
         assert torch.equal(layer.mlp.up.weight, whole.mlp.up.weight)
 
 

@@ -21,7 +21,14 @@ class Tables:
     def __init__(self, groups: int = 2) -> None:
         caches = [torch.arange(6.0).view(6, 1, 1, 1, 1).expand(6, 2, 2, 1, 1).clone() for _ in range(3)]
         self.state: DeviceState = make_state(
-            max_slots=3, max_total_tokens=8, blocks_per_slot=4, num_groups=groups, caches=caches, rules=RULE_SET
+            max_slots=3,
+            max_total_tokens=8,
+            blocks_per_slot=4,
+            num_groups=groups,
+            caches=caches,
+            rules=RULE_SET,
+            states=(),
+            device=torch.device("cpu"),
         )
         self.slots = SlotTable(RULE_SET, 3, 100, torch.tensor([7]))
 

@@ -70,8 +70,8 @@ def unfit_model(use: AttentionUse, head_dims: tuple[int, ...] | range) -> Obstac
     for spec in use.specs:
         if spec.soft_cap is not None:
             return Obstacle("its soft cap is only approximate, and this model has one")
-        if spec.alibi_slopes is not None or spec.sinks:
-            return Obstacle("it has no place for this model's bias on distance or sinks")
+        if spec.features:
+            return Obstacle(f"it has no place for what this model asks: {', '.join(sorted(spec.features))}")
         if spec.head_dim not in head_dims:
             return Obstacle(f"it does not take heads of {spec.head_dim} features here")
     return None

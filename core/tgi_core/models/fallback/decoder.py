@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.contract import AttentionSpec, Kernels
-from tgi_core.models.decoder import KVView
 from tgi_core.models.fallback.hook import attending
 from tgi_core.models.fallback.split import SplitModel
+from tgi_core.models.step import KVView, Step
 
 
 class TransformersDecoder:
@@ -39,20 +39,13 @@ class TransformersDecoder:
         self._group_of_layer = group_of_layer
         self._attention_kernels = attention_kernels
 
-    def hidden(
-        self,
-        ids_T: Tensor,
-        positions_T: Tensor,
-        rotaries: Sequence[tuple[Tensor, Tensor]],  # noqa: ARG002 - the model makes its own
-        views: Sequence[KVView],
-        caches: Sequence[Tensor],
-    ) -> Tensor:
+    def hidden(self, step: Step) -> Tensor:
         """See ``LoadedModel``."""
         layers = []
-        for group, cache_NP2KD in zip(self._group_of_layer, caches, strict=True):
-            layers.append((self._attention_kernels[group], self._attention[group], views[group], cache_NP2KD))
+        for group, cache_NP2KD in zip(self._group_of_layer, step.caches, strict=True):
+            layers.append((self._attention_kernels[group], self._attention[group], step.views[group], cache_NP2KD))
         with attending(_PagedForward(layers)):
-            return self._split.hidden(ids_T, positions_T)
+            return self._split.hidden(step.ids_T, step.positions_T)
 
     def logits(self, hidden_BE: Tensor) -> Tensor:
         """See ``LoadedModel``."""

@@ -15,7 +15,7 @@ from tgi_core.models.fallback.hook import build_arguments
 from tgi_core.models.fallback.probe import probe
 from tgi_core.models.fallback.refusal import refuse
 from tgi_core.models.hf_config import MOST_LAYERS, HFConfig
-from tgi_core.models.model import Loaded, LoadOptions
+from tgi_core.models.model import Loaded, LoadOptions, SlotState
 from tgi_core.models.spec import RopeSpec
 from tgi_core.weights.checkpoint import Checkpoint
 
@@ -34,6 +34,7 @@ class TransformersModel:
     """
 
     ropes: tuple[RopeSpec, ...] = ()
+    states: tuple[SlotState, ...] = ()
 
     def __init__(self, model_dir: Path, *, reason: str) -> None:
         self.reason = reason

@@ -1,0 +1,136 @@
+"""Attention of a layer: one projection to queries, keys and values, the paged cache, one projection back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgi_core.contract.kernels import AttentionSpec, HeadNorms, Kernels
+from tgi_core.models.layouts import arrange_qkv, split_pairs
+from tgi_core.models.linear import Linear
+from tgi_core.models.spec import ArchitectureSpec, QKNorm, WeightNames
+from tgi_core.models.step import Step
+from tgi_core.models.weight_builder import WeightBuilder
+
+
+class AttentionWeights(NamedTuple):
+    """``qkv`` is [(H + 2K) * D, E], ``o`` [E, H * D]; norms are None where the model has none."""
+
+    qkv: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    o: Linear
+    sinks_H: Tensor | None
+
+
+def load_attention(builder: WeightBuilder, spec: ArchitectureSpec, names: WeightNames, layer: int) -> AttentionWeights:
+    """Attention of one layer."""
+    q_rows, kv_rows = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    o = (names.o.format(layer),)
+    return AttentionWeights(
+        qkv=_load_qkv(builder, spec, names, layer, (q_rows, kv_rows, kv_rows)),
+        q_norm=_load_norm(builder, spec, names, (names.q_norm, spec.num_heads), layer),
+        k_norm=_load_norm(builder, spec, names, (names.k_norm, spec.num_kv_heads), layer),
+        o=builder.linear(o, (spec.hidden_size,), q_rows, bias=spec.o_bias, transposed=names.transposed),
+        sinks_H=builder.take(names.sinks.format(layer), (spec.num_heads,)) if spec.attention_sinks else None,
+    )
+
+
+def _load_qkv(
+    builder: WeightBuilder, spec: ArchitectureSpec, names: WeightNames, layer: int, rows: tuple[int, int, int]
+) -> Linear:
+    parts = tuple(name.format(layer) for name in names.qkv)
+    weight = builder.weight(parts, rows, spec.hidden_size, transposed=names.transposed)
+    packed = builder.kernels.pack_linear(arrange_qkv(weight, spec, names))
+    return Linear(packed, arrange_qkv(builder.joined(parts, ".bias", rows), spec, names) if spec.qkv_bias else None)
+
+
+def _load_norm(
+    builder: WeightBuilder, spec: ArchitectureSpec, names: WeightNames, heads_named: tuple[str, int], layer: int
+) -> Tensor | None:
+    """The norm over ``heads`` heads that goes by a name; one weight for each feature of all of them."""
+    (name, heads), size = heads_named, spec.head_dim
+    match spec.qk_norm:
+        case None:
+            return None
+        case QKNorm.HEAD:
+            rows = builder.take(f"{name.format(layer)}.weight", (size,))[None]
+        case QKNorm.WIDTH:
+            rows = builder.take(f"{name.format(layer)}.weight", (heads * size,)).view(heads, size)
+        case QKNorm.HEAD_LAYER:
+            if name.count("{}") > 1:
+                weights = [builder.take(f"{name.format(layer, head)}.weight", (size,)) for head in range(heads)]
+                rows = torch.stack(weights)
+            else:
+                rows = builder.take(f"{name.format(layer)}.weight", (heads, size))
+    return split_pairs(rows, spec, names).flatten()
+
+
+class Attention:
+    """See ``Mixer``.
+
+    Args:
+        spec: the model.
+        weights: of this layer.
+        kernels: of everything but attention.
+        attention_kernels: those that attend in this layer's KV group.
+        attention_spec: of that group.
+        group: its number.
+        cache: index of the layer's cache.
+        rope: which of the step's rotaries turns queries and keys; None for none.
+    """
+
+    def __init__(
+        self,
+        spec: ArchitectureSpec,
+        weights: AttentionWeights,
+        kernels: Kernels,
+        attention_kernels: Kernels,
+        attention_spec: AttentionSpec,
+        *,
+        group: int,
+        cache: int,
+        rope: int | None,
+    ) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._kernels = kernels
+        self._attention_kernels = attention_kernels
+        self._attention_spec = attention_spec
+        self._group = group
+        self._cache = cache
+        self._rope = rope
+
+    def __call__(self, x_TE: Tensor, step: Step) -> Tensor:
+        model, weights, spec, kernels = self._spec, self._weights, self._attention_spec, self._attention_kernels
+        view, cache_NP2KD = step.views[self._group], step.caches[self._cache]
+        rotary = None if self._rope is None else step.rotaries[self._rope]
+        qkv_TX = self._kernels.linear(x_TE, weights.qkv.weight, weights.qkv.bias)
+        if model.qkv_clip is not None:
+            qkv_TX = qkv_TX.clamp(-model.qkv_clip, model.qkv_clip)
+        if model.qk_norm is QKNorm.HEAD and weights.q_norm is not None and weights.k_norm is not None:
+            norms = HeadNorms(weights.q_norm, weights.k_norm, model.norm_eps, model.norm_offset)
+            q_THD = kernels.norm_rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T, norms=norms)
+        else:
+            self._norm_queries_and_keys(qkv_TX)
+            q_THD = kernels.rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, view.slot_mapping_T)
+        output_THD = kernels.attention(q_THD, cache_NP2KD, view.prepared, spec, weights.sinks_H)
+        return self._kernels.linear(output_THD.flatten(1), weights.o.weight, weights.o.bias)
+
+    def _norm_queries_and_keys(self, qkv_TX: Tensor) -> None:
+        """The norms that no fused operation has, in place."""
+        weights, spec = self._weights, self._spec
+        if weights.q_norm is None or weights.k_norm is None:
+            return
+        q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        for start, size, weight in ((0, q_size, weights.q_norm), (q_size, kv_size, weights.k_norm)):
+            part_TX = qkv_TX[:, start : start + size]
+            if spec.qk_norm is QKNorm.WIDTH:
+                part_TX.copy_(self._kernels.rms_norm(part_TX.contiguous(), weight, spec.norm_eps, spec.norm_offset))
+            else:
+                heads_XD = part_TX.reshape(-1, spec.head_dim)
+                ones_D = weight.new_ones(spec.head_dim)
+                normed_XD = self._kernels.layer_norm(heads_XD, ones_D, None, spec.norm_eps)
+                part_TX.copy_(normed_XD.view(len(part_TX), -1) * weight.flatten())
