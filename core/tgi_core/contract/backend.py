@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tgi_core.contract.capabilities import Capabilities
+from tgi_core.contract.capabilities import Capabilities, ShapeMode
 
 if TYPE_CHECKING:
     from tgi_core.contract.attention import AttentionChoice, AttentionOption, AttentionUse
@@ -27,6 +27,7 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
         docs: path or address of its documentation.
         contract_version: the contract it was written for.
         priority: ``--backend auto`` takes the usable backend with the highest priority; negative is never taken.
+        simulated: its devices are stand-ins on the host: what works on them is not verified on hardware.
     """
 
     name: str
@@ -35,6 +36,7 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     docs: str = ""
     contract_version: int = 0
     priority: int = 0
+    simulated: bool = False
 
 
 class DeviceInfo(msgspec.Struct, frozen=True):
@@ -99,8 +101,14 @@ class Backend(ABC):
         return self.kernels(device)
 
     def create_shard(self, spec: ShardSpec) -> ModelShard:
-        """Build the model's shard; core's eager shard unless the vendor's library owns the whole model."""
-        from tgi_core.shards import EagerShard
+        """Build the model's shard: core's, for any shape or for static ones.
 
-        device = self.open_device(0)
-        return EagerShard(spec, self.capabilities(), device, self.kernels_for(device, spec.attention))
+        A backend whose library owns the whole model returns its own, such as a ``tgi_core.shards.WholeModelShard``.
+        """
+        from tgi_core.shards import BucketedShard, EagerShard
+
+        device, capabilities = self.open_device(0), self.capabilities()
+        kernels = self.kernels_for(device, spec.attention)
+        if capabilities.shape_mode is ShapeMode.BUCKETED:
+            return BucketedShard(spec, capabilities, device, kernels)
+        return EagerShard(spec, capabilities, device, kernels)

@@ -23,6 +23,22 @@ class GraphMode(StrEnum):
     FULL = "full"
 
 
+class BucketRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How far apart the static shapes of a bucketed device lie. Closer ones pad less and take longer to prepare.
+
+    Attributes:
+        smallest_length, length_growth: tokens a row of a prefill computes: the least, and the factor to the next.
+        prefill_row_growth: the factor between numbers of rows of a prefill, from 1.
+        smallest_columns, column_growth: blocks of a row that attention looks at.
+    """
+
+    smallest_length: int = 16
+    length_growth: int = 2
+    prefill_row_growth: int = 4
+    smallest_columns: int = 4
+    column_growth: int = 4
+
+
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen, and conservative by default: what is not declared is not used.
 
@@ -41,7 +57,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         asynchronous: kernels return before they have run (a stream); otherwise the shard gives them a thread.
         max_world_size: devices one model may be split over.
         attention: names of the implementations of attention, what ``--attention`` takes; the backend's own first.
+        buckets: of a bucketed device, how its shapes are spaced.
         batch_invariant_dtypes: types in which a row's logits do not depend, bit for bit, on the rest of the batch.
+        computes: tokens come from a model. A backend that makes them up, to test what lies above it, says so, and the
+            conformance kit looks at its life cycle alone.
     """
 
     shape_mode: ShapeMode = ShapeMode.DYNAMIC
@@ -58,4 +77,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     asynchronous: bool = False
     max_world_size: int = 1
     attention: tuple[str, ...] = ("native",)
+    buckets: BucketRules = BucketRules()
     batch_invariant_dtypes: tuple[str, ...] = ()
+    computes: bool = True

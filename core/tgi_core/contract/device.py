@@ -10,6 +10,9 @@ import msgspec
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+
+    from tgi_core.contract.state import DeviceState
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
@@ -32,6 +35,16 @@ class DeviceGraph(Protocol):
 
     def replay(self) -> None:
         """Launch the work again, on the tensors it was recorded with."""
+
+
+class CompiledStep(Protocol):
+    """Work on the device state with static shapes."""
+
+    def __call__(self, state: DeviceState, inputs: tuple[Tensor, ...]) -> tuple[DeviceState, tuple[Tensor, ...]]:
+        """The new state, and the outputs. ``state`` is given away: none of its tensors is used after the call.
+
+        A device that writes in place returns the state it was given.
+        """
 
 
 class Device(ABC):
@@ -74,6 +87,14 @@ class Device(ABC):
         share one memory pool: capture the largest first, and replay them one after the other.
         """
         raise NotImplementedError("a device that declares graphs implements capture")
+
+    def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:  # noqa: ARG002
+        """Prepare ``work`` for tensors of exactly these shapes and types. Only asked of bucketed devices.
+
+        ``work`` writes into the state's tensors in place, asks for no values, and its shapes do not depend on any.
+        The default runs it as it is. ``state`` and ``inputs`` are not changed.
+        """
+        return work
 
     def record_event(self) -> DeviceEvent:
         """Mark the present point of the device's work. The default waits for the whole device."""

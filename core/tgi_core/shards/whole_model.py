@@ -1,0 +1,167 @@
+"""The shard for devices whose library owns the whole model: it gives logits, the core does everything around them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tgi_core.contract import (
+    Device,
+    DeviceState,
+    Kernels,
+    KVBudget,
+    KVGroup,
+    KVGroupBudget,
+    LateInputs,
+    ModelShard,
+    ShardLimits,
+    StepPlan,
+    StepResult,
+    Ticket,
+)
+from tgi_core.plugins import Plugins
+from tgi_core.reference import ReferenceKernels
+from tgi_core.sampling.rules import RuleSet
+from tgi_core.shards.prompts import PromptScores, RowChunk, token_logprobs
+from tgi_core.shards.sampling import Sampler, StepTokens
+from tgi_core.shards.slots import SlotTable
+from tgi_core.shards.tables import apply_plan, make_state
+from tgi_core.shards.worker import ThreadWorker
+
+
+class _Forward(NamedTuple):
+    """Logits of the rows that sample, their slots, and what prompts' log-probabilities were asked for."""
+
+    logits_BV: Tensor | None
+    slots_B: Tensor
+    prompt_scores: PromptScores | None
+
+
+class _Ticket:
+    """A launched step."""
+
+    def __init__(self, plan: StepPlan, forward: Future[_Forward]) -> None:
+        self.plan = plan
+        self.forward = forward
+        self.tokens: Future[StepTokens] | None = None
+
+    @property
+    def step(self) -> int:
+        return self.plan.step
+
+
+class WholeModelShard(ModelShard):
+    """Slots instead of blocks: a cache entry is as long as a sequence, and there is one for each slot.
+
+    A backend derives from it and says how prompts and next tokens are computed. Tables, rules and sampling live on the
+    host. Its ``Capabilities`` declare ``ShapeMode.WHOLE_MODEL``, and neither mixed steps nor chunked prefill nor a
+    prefix cache nor sliding windows.
+
+    Args:
+        device: where the library runs; only its events are asked for.
+        cpu_threads: threads of the host's share.
+        eos_token_ids: tokens that end a sequence.
+    """
+
+    def __init__(self, device: Device, *, cpu_threads: int | None, eos_token_ids: Sequence[int]) -> None:
+        self._device = device
+        self._kernels: Kernels = ReferenceKernels()
+        self._rules = RuleSet(Plugins.discover().logits_rules())
+        self.extra_parameters = self._rules.extra_parameters
+        self._eos_token_ids = eos_token_ids
+        self._worker = ThreadWorker(cpu_threads)
+        self._state: DeviceState | None = None
+        self._slots: SlotTable | None = None
+        self._sampler: Sampler | None = None
+
+    # -- what a backend writes ----------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+
+    @abstractmethod
+    def prefill(self, slot: int, ids_T: Tensor) -> Tensor:
+        """Compute a prompt whole, into the slot's cache: int64 [T] -> logits of each position [T, V], on the host."""
+
+    @abstractmethod
+    def decode(self, slots: Sequence[int], ids_B: Tensor, positions_B: Tensor) -> Tensor:
+        """Compute one token of each slot: int64 [B] ids and positions -> logits [B, V], on the host."""
+
+    @abstractmethod
+    def make_caches(self, limits: ShardLimits) -> tuple[int, int]:
+        """Make one cache entry for each slot; returns the tokens an entry holds and its size in bytes.
+
+        Raises:
+            StartupError: the limits do not fit.
+        """
+
+    # -- the contract -------------------------------------------------------------------------------------------------
+
+    def warm_up(self, limits: ShardLimits) -> KVBudget:
+        return self._worker.submit(partial(self._warm_up, limits)).result()
+
+    def launch(self, plan: StepPlan) -> Ticket:
+        return _Ticket(plan, self._worker.submit(partial(self._forward, plan)))
+
+    def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
+        assert isinstance(ticket, _Ticket)
+        ticket.tokens = self._worker.submit(partial(self._sample, ticket, late))
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        assert isinstance(ticket, _Ticket)
+        assert ticket.tokens is not None, "sample comes before collect"
+        assert self._sampler is not None
+        tokens = ticket.tokens.result()
+        scores = ticket.forward.result().prompt_scores
+        return self._sampler.result(ticket.plan, tokens, [] if scores is None else scores.to_results())
+
+    def close(self) -> None:
+        self._worker.close()
+        self._state = self._slots = self._sampler = None
+
+    def _warm_up(self, limits: ShardLimits) -> KVBudget:
+        entry_tokens, entry_bytes = self.make_caches(limits)
+        host = torch.device("cpu")
+        self._state = make_state(limits.max_slots, entry_tokens, 0, 0, (), rules=self._rules, states=(), device=host)
+        eos_ids = [token for token in self._eos_token_ids if 0 <= token < self.vocab_size]
+        self._slots = SlotTable(self._rules, limits.max_slots, self.vocab_size, torch.tensor(eos_ids).long())
+        self._sampler = Sampler(self._device, self._kernels, self._state, self._slots)
+        group = KVGroupBudget(KVGroup(None, entry_bytes), limits.max_slots)
+        return KVBudget(entry_tokens, [group], entry_tokens, [])
+
+    @torch.inference_mode()
+    def _forward(self, plan: StepPlan) -> _Forward:
+        state, slots = self._state, self._slots
+        assert state is not None, "warm_up comes before launch"
+        assert slots is not None
+        apply_plan(plan, state, slots, (), self._kernels)
+        slots_B = torch.tensor([slot for slot, samples in zip(plan.slots, plan.samples, strict=True) if samples])
+        if plan.num_decodes == len(plan.slots):
+            positions_B = state.lengths_S[slots_B].long() - 1
+            return _Forward(
+                self.decode(plan.slots, state.tokens_SL[slots_B, positions_B].long(), positions_B), slots_B, None
+            )
+        rows, chunks, scored = [], [], []
+        for row, (slot, length) in enumerate(zip(plan.slots, plan.kv_lens, strict=True)):
+            logits_TV = self.prefill(slot, state.tokens_SL[slot, :length].long())
+            rows.append(logits_TV[-1])
+            if row in plan.prompt_logprobs:
+                num_tokens = slots[slot].prompt_len - 1
+                chunks.append(RowChunk(slot, plan.epochs[row], 1, num_tokens))
+                scored.append(token_logprobs(logits_TV[:num_tokens], state.tokens_SL[slot, 1 : num_tokens + 1]))
+        scores = PromptScores(chunks, torch.cat(scored)) if chunks else None
+        return _Forward(torch.stack(rows), slots_B, scores)
+
+    @torch.inference_mode()
+    def _sample(self, ticket: _Ticket, late: LateInputs | None) -> StepTokens:
+        assert self._sampler is not None
+        forward = ticket.forward.result()
+        return self._sampler.sample(ticket.plan, forward.logits_BV, forward.slots_B, late)

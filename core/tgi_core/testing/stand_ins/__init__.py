@@ -1,0 +1,1 @@
+"""Stand-ins for classes of devices that a test machine lacks; they compute for real, on the CPU."""

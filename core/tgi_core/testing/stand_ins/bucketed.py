@@ -1,0 +1,84 @@
+"""A bucketed device on the CPU: static shapes, no mixed steps, a state that is given away with every call."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tgi_core.contract import (
+    Backend,
+    BackendInfo,
+    BucketRules,
+    Capabilities,
+    CompiledStep,
+    Device,
+    DeviceInfo,
+    DeviceMemory,
+    DeviceState,
+    Kernels,
+    Probe,
+    ShapeMode,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class BucketedCpuDevice(Device):
+    """The host's memory, and a compiler that is strict about shapes."""
+
+    def __init__(self) -> None:
+        self.num_compiled = 0
+
+    @property
+    def torch_device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    def memory(self) -> DeviceMemory:
+        page_bytes = os.sysconf("SC_PAGE_SIZE")
+        free_bytes, total_bytes = (page_bytes * os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
+        return DeviceMemory(free_bytes, total_bytes, total_bytes - free_bytes)
+
+    @property
+    def kv_cache_share(self) -> float:
+        return 0.25
+
+    def synchronize(self) -> None:
+        """Nothing is under way: work has run when its call returns."""
+
+    def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:
+        from tgi_core.testing.stand_ins.static_shapes import StrictStep
+
+        self.num_compiled += 1
+        return StrictStep(work, state, inputs)
+
+
+class BucketedCpuBackend(Backend):
+    """Proves the part of the contract that compiled devices use, on every machine."""
+
+    @property
+    def info(self) -> BackendInfo:
+        return BackendInfo(name="bucketed-cpu", title="A stand-in for devices that compile", priority=-1)
+
+    def probe(self) -> Probe:
+        total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Probe(devices=(DeviceInfo(0, "CPU with static shapes", total_bytes),))
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            shape_mode=ShapeMode.BUCKETED,
+            dtypes=("float32", "bfloat16"),
+            mixed_batches=False,
+            buckets=BucketRules(smallest_length=8, smallest_columns=2),
+        )
+
+    def open_device(self, local_index: int) -> BucketedCpuDevice:  # noqa: ARG002 - there is one
+        return BucketedCpuDevice()
+
+    def kernels(self, device: Device) -> Kernels:  # noqa: ARG002 - any torch device
+        from tgi_core.reference.padded import PaddedKernels
+
+        return PaddedKernels()

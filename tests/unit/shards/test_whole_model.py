@@ -1,0 +1,74 @@
+"""A shard that owns the whole model gives what the core's own shard gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.architectures import VOCAB, make_model
+from tests.support.greedy import make_prompts
+from tests.unit.shards.test_bucketed import SAMPLINGS
+from tgi_core.contract import Capabilities, ModelShard, ShardLimits, ShardSpec
+from tgi_core.errors import StartupError
+from tgi_core.scheduler import Request, Scheduler, SchedulerConfig
+from tgi_core.testing.reference_backend import ReferenceBackend
+from tgi_core.testing.stand_ins.whole_model import WholeModelCpuBackend
+
+LIMITS = ShardLimits(max_slots=3, max_step_tokens=96, block_size=16, max_total_tokens=96, kv_cache_bytes=64 << 20)
+
+
+def serve(shard: ModelShard, capabilities: Capabilities) -> list[tuple[list[int], list[float]]]:
+    """Serve prompts of all lengths in three slots; their tokens and log-probabilities."""
+    shard.load(lambda loaded_bytes, total_bytes: None)
+    config = SchedulerConfig(
+        max_slots=3,
+        max_step_tokens=96,
+        eos_token_ids=frozenset(),
+        mixed_batches=capabilities.mixed_batches,
+        chunked_prefill=capabilities.chunked_prefill,
+        prefix_cache=capabilities.prefix_cache,
+    )
+    scheduler = Scheduler(config, shard.warm_up(LIMITS))
+    prompts = make_prompts(VOCAB)
+    prompts.append(prompts[0])
+    requests = [
+        Request(b"", number, list(prompt), 14, sampling, prompt_logprobs=number == 1)
+        for number, (prompt, sampling) in enumerate(zip(prompts, SAMPLINGS, strict=True))
+    ]
+    logprobs: dict[int, list[float]] = {number: [] for number in range(len(requests))}
+    for request in requests:
+        scheduler.add(request)
+    while scheduler.has_requests:
+        plan = scheduler.plan()
+        assert plan is not None
+        ticket = shard.launch(plan)
+        shard.sample(ticket, None)
+        outputs = scheduler.apply(shard.collect(ticket))
+        for request, logprob in zip(outputs.requests, outputs.logprobs, strict=True):
+            logprobs[request.request_id].append(logprob)
+    shard.close()
+    logprobs[1] = [*(requests[1].prompt_logprobs or []), *logprobs[1]]
+    return [(request.token_ids, logprobs[request.request_id]) for request in requests]
+
+
+@pytest.mark.parametrize("name", ["granite", "gpt_oss"])
+def test_equals_the_shard_of_the_core(name: str, tmp_path: Path) -> None:
+    make_model(name, tmp_path)
+    spec = ShardSpec(model_dir=tmp_path, dtype="float32", cpu_threads=1, eos_token_ids=(2,))
+    reference, whole = ReferenceBackend(), WholeModelCpuBackend()
+    expected = serve(reference.create_shard(spec), reference.capabilities())
+    found = serve(whole.create_shard(spec), whole.capabilities())
+    for (their_ids, their_logprobs), (our_ids, our_logprobs) in zip(expected, found, strict=True):
+        assert our_ids == their_ids
+        torch.testing.assert_close(our_logprobs, their_logprobs, rtol=1e-4, atol=1e-4)
+
+
+def test_longer_than_the_model_is_refused(tmp_path: Path) -> None:
+    make_model("granite", tmp_path)
+    shard = WholeModelCpuBackend().create_shard(ShardSpec(model_dir=tmp_path, dtype="float32"))
+    shard.load(lambda loaded_bytes, total_bytes: None)
+    with pytest.raises(StartupError, match="256 tokens of the model"):
+        shard.warm_up(ShardLimits(max_slots=1, max_step_tokens=512, block_size=16, max_total_tokens=512))
+    shard.close()
