@@ -229,7 +229,9 @@ class FakeEngine(EngineClient):
             return
         submitted = self.submitted[request_id - 1]
         if index == 0 and submitted.prompt_logprobs:
-            submitted.sink.on_prompt_logprobs([self.prompt_logprob] * (len(submitted.prompt) - 1))
+            assert self.info is not None
+            scored = self.info.decoder_prompt or submitted.prompt
+            submitted.sink.on_prompt_logprobs([self.prompt_logprob] * (len(scored) - 1))
         is_stop = ids[index] in submitted.stop_token_ids
         last = is_stop or index + 1 == len(ids)
         finish = Finish.STOP_TOKEN if is_stop else Finish.NOT

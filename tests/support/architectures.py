@@ -45,6 +45,57 @@ def _rope(**parameters: Any) -> dict[str, Any]:
 
 
 _LONG_ROPE = {"short_factor": [1.0 + pair / 8 for pair in range(8)], "long_factor": [2.0 + pair for pair in range(8)]}
+
+
+def _deepseek(model_type: str, **changes: Any) -> Mapping[str, Any]:
+    sizes = {
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 24,
+        "qk_nope_head_dim": 20,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
+        "moe_intermediate_size": 48,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 1.5,
+    }
+    return _usual(model_type, **{**sizes, **changes})
+
+
+def _llama4(**changes: Any) -> Mapping[str, Any]:
+    sizes = {
+        "head_dim": 16,
+        "intermediate_size_mlp": 80,
+        "num_local_experts": 5,
+        "attention_chunk_size": 20,
+        "floor_scale": 16,
+        "attn_scale": 0.5,
+    }
+    return _usual("llama4_text", **{**sizes, **changes})
+
+
+def _delta(model_type: str, **changes: Any) -> Mapping[str, Any]:
+    """Chunks of steps and of the delta rule cut its prompts at different places."""
+    sizes = {
+        "head_dim": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 12,
+        "linear_value_head_dim": 20,
+        "full_attention_interval": 2,
+        "rms_norm_eps": 1e-2,
+        "initializer_range": 0.15,
+    }
+    return _usual(model_type, **{**sizes, **changes})
+
+
+_DELTA_EXPERTS = {
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 80,
+}
 _OPT: Mapping[str, Any] = {
     "model_type": "opt",
     "hidden_size": 64,
@@ -138,7 +189,6 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "n_layers": 4,
         "n_heads": 6,
         "max_seq_len": 256,
-        "initializer_range": 0.2,
     },
     "falcon-7b": _FALCON,
     "falcon-40b": {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
@@ -198,6 +248,56 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         layer_types=["sliding_attention", "full_attention"] * 2,
         **_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, truncate=False),
     ),
+    "deepseek_v2": _deepseek(
+        "deepseek_v2",
+        q_lora_rank=40,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+        first_k_dense_replace=1,
+        rms_norm_eps=1e-3,
+        mlp_bias=True,
+        **_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, mscale=0.707, mscale_all_dim=1.0),
+    ),
+    "deepseek_v2-lite": _deepseek(
+        "deepseek_v2", q_lora_rank=None, topk_method="greedy", n_group=1, topk_group=1, attention_bias=True
+    ),
+    "deepseek_v3": _deepseek(
+        "deepseek_v3",
+        q_lora_rank=40,
+        n_group=4,
+        topk_group=2,
+        first_k_dense_replace=1,
+        attention_bias=True,
+        **_rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=1.0),
+    ),
+    "deepseek_v3-halves": _deepseek(
+        "deepseek_v3",
+        q_lora_rank=None,
+        n_group=1,
+        topk_group=1,
+        first_k_dense_replace=2,
+        norm_topk_prob=False,
+        rope_interleave=False,
+    ),
+    "llama4": _llama4(
+        num_hidden_layers=5,
+        interleave_moe_layer_step=2,
+        attention_bias=True,
+        **_rope(
+            rope_type="llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    ),
+    "qwen3_next": _delta("qwen3_next", decoder_sparse_step=2, linear_conv_kernel_dim=3, **_DELTA_EXPERTS),
+    "qwen3_5_text": _delta("qwen3_5_text", attention_bias=True, tie_word_embeddings=True, full_attention_interval=3),
+    "qwen3_5_moe_text": _delta("qwen3_5_moe_text", linear_num_value_heads=2, **_DELTA_EXPERTS),
+    "llama4-no-norm": _llama4(
+        use_qk_norm=False, moe_layers=[1, 2, 3], no_rope_layers=[1, 0, 1, 0], attn_temperature_tuning=False
+    ),
 }
 """Variants by name: the model type, then what is special about it."""
 
@@ -211,6 +311,12 @@ NOT_IN_TRANSFORMERS_4: Mapping[str, str] = {
     "gpt_bigcode": "it uses torch.jit.script, of which torch warns",
     "gpt_bigcode-heads": "it uses torch.jit.script, of which torch warns",
     "opt-galactica": "it cannot make norms without weights",
+    "deepseek_v2": "it does not scale the scores where a context is stretched",
+    "llama4": "it weighs tokens with the scores of others",
+    "llama4-no-norm": "it weighs tokens with the scores of others",
+    "qwen3_next": "it has no such model type",
+    "qwen3_5_text": "it has no such model type",
+    "qwen3_5_moe_text": "it has no such model type",
     "dbrx": "its configuration does not take the experts' hidden size",
 }
 """Variants that transformers 4 cannot make, so that there is nothing to compare with, and why."""
@@ -245,7 +351,15 @@ def spread(model: torch.nn.Module) -> None:
             torch.nn.init.normal_(parameter, std=0.2)
         elif "embeddings_layernorm" in name:
             torch.nn.init.normal_(parameter, mean=0.2, std=0.02)
+        elif name.endswith("A_log"):
+            # Heads that remember for long, and heads that soon forget.
+            torch.nn.init.uniform_(parameter, -5.0, 1.0)
         elif parameter.dim() == 1 or "norm" in name.split(".")[-2]:
-            torch.nn.init.normal_(parameter, mean=1.0, std=0.2)
+            # Norms that store their weight less 1 are made as zeros.
+            torch.nn.init.normal_(parameter, mean=1.0 if parameter.any() else 0.0, std=0.2)
         elif name.endswith(("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")):
             parameter.data.mul_(0.3)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            # Above 0 as in the releases: transformers 4 may choose what a group's 0 stands for.
+            torch.nn.init.normal_(buffer, mean=1.0, std=0.2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.support.shards import WatchedCpu, WatchedReference, start_shard
+from tgi_core.contract import ModelShard
 from tgi_core.sampling.params import SamplingParams
 from tgi_core.scheduler import Scheduler, SchedulerConfig
 from tgi_core.scheduler.request import Request
@@ -18,10 +19,11 @@ Oracle = Callable[[Tensor], Tensor]
 """Another implementation: token ids [1, T] to logits [1, T, V], without any cache."""
 
 NEW_TOKENS = 20
+_TOTAL_TOKENS = 80
 _STEP_TOKENS = 13
 """Cuts prompts off the block boundaries and mixes prefill with decode."""
 
-_CACHE_TOKENS = 144
+_CACHE_TOKENS = 128
 """Less than the requests together need, so that some lose their blocks and are computed again."""
 
 
@@ -41,15 +43,55 @@ def make_prompts(vocab_size: int, seed: int = 0) -> list[list[int]]:
     return prompts
 
 
-def reply_under_pressure(folder: Path, kernels: WatchedReference | WatchedCpu, prompts: list[list[int]]) -> list[Reply]:
-    """Serve the prompts together: ragged steps, chunks, a shared prefix, and preemptions, all of which must happen."""
-    shard, budget = start_shard(folder, kernels, max_total_tokens=80, kv_cache_tokens=_CACHE_TOKENS)
+def reply_under_pressure(
+    folder: Path,
+    kernels: WatchedReference | WatchedCpu,
+    prompts: list[list[int]],
+    max_slots: int = 6,
+    *,
+    cache_tokens: int = _CACHE_TOKENS,
+    trust_remote_code: bool = False,
+) -> list[Reply]:
+    """Serve the prompts together: ragged steps, chunks, a shared prefix, and preemptions, all of which must happen.
+
+    A model without a KV cache shares and preempts nothing. With fewer slots than prompts, slots are used again.
+    """
+    shard, budget = start_shard(
+        folder,
+        kernels,
+        max_total_tokens=_TOTAL_TOKENS,
+        kv_cache_tokens=cache_tokens,
+        max_slots=max_slots,
+        trust_remote_code=trust_remote_code,
+    )
     kernels.logits.clear()
-    scheduler = Scheduler(SchedulerConfig(max_slots=6, max_step_tokens=_STEP_TOKENS, eos_token_ids=frozenset()), budget)
+    config = SchedulerConfig(
+        max_slots=max_slots,
+        max_step_tokens=_TOTAL_TOKENS if shard.whole_prompts else _STEP_TOKENS,
+        eos_token_ids=frozenset(),
+        chunked_prefill=not shard.whole_prompts,
+    )
+    scheduler = Scheduler(config, budget)
     requests = [
         Request(b"", number, list(prompt), NEW_TOKENS, SamplingParams()) for number, prompt in enumerate(prompts)
     ]
-    rows: dict[int, list[Tensor]] = {number: [] for number in range(len(prompts))}
+    rows = run_all(shard, scheduler, requests, kernels)
+    shard.close()
+    assert (scheduler.preemptions > 0) == bool(budget.groups)
+    # Slots with states share no prefixes.
+    cached_len = requests[-1].cached_len
+    assert cached_len == 0 if budget.has_states else cached_len >= 16
+    return [
+        Reply(prompt, request.token_ids[len(prompt) :], torch.stack(rows[request.request_id]))
+        for request, prompt in zip(requests, prompts, strict=True)
+    ]
+
+
+def run_all(
+    shard: ModelShard, scheduler: Scheduler, requests: Sequence[Request], kernels: WatchedReference | WatchedCpu
+) -> dict[int, list[Tensor]]:
+    """Serve the requests to their ends; returns the logits of each one's tokens by its number."""
+    rows: dict[int, list[Tensor]] = {request.request_id: [] for request in requests}
     for request in requests:
         scheduler.add(request)
     while scheduler.has_requests:
@@ -61,13 +103,7 @@ def reply_under_pressure(folder: Path, kernels: WatchedReference | WatchedCpu, p
         outputs = scheduler.apply(result)
         for request, slot in zip(outputs.requests, result.slots, strict=True):
             rows[request.request_id].append(kernels.logits[slot].pop())
-    shard.close()
-    assert scheduler.preemptions > 0
-    assert requests[-1].cached_len >= 16
-    return [
-        Reply(prompt, request.token_ids[len(prompt) :], torch.stack(rows[request.request_id]))
-        for request, prompt in zip(requests, prompts, strict=True)
-    ]
+    return rows
 
 
 @torch.inference_mode()

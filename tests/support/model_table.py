@@ -1,4 +1,4 @@
-"""The table of architectures in docs/models.md, out of the specs that the code builds.
+"""The table of architectures in docs/models/README.md, out of the specs that the code builds.
 
 ``python -m tests.support.model_table`` writes it anew. A cell says what the tested variants of a model type have.
 """
@@ -13,10 +13,15 @@ from transformers import AutoConfig
 
 from tests.support import architectures, tiny_models
 from tests.support.oracles import baichuan, internlm2
-from tgi_core.models import ARCHITECTURES, ArchitectureSpec, HFConfig
+from tgi_core.models import ARCHITECTURES, Architecture, ArchitectureSpec, HFConfig, ModuleArchitecture
+from tgi_core.models.encoder_decoder import ENCODER_DECODERS
+from tgi_core.models.family import ModelFamily
+from tgi_core.models.names import ExpertLayout
 from tgi_core.models.spec import Block, Norm, QKNorm
+from tgi_core.models.state_space import STATE_SPACE
+from tgi_core.weights.gguf.tensors import GGUF_MODEL_TYPES
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "models" / "README.md"
 START, END = "<!-- table: python -m tests.support.model_table -->\n", "<!-- end of table -->\n"
 
 _NORMS = {
@@ -33,38 +38,75 @@ _BLOCKS = {
     Block.PARALLEL: "before, parallel",
     Block.PARALLEL_TWO_NORMS: "before, parallel, two norms",
 }
-_QK_NORMS = {None: "", QKNorm.HEAD: "RMS a head", QKNorm.WIDTH: "RMS", QKNorm.HEAD_LAYER: "layer a head"}
+_QK_NORMS = {
+    None: "",
+    QKNorm.HEAD: "RMS a head",
+    QKNorm.HEAD_PLAIN: "RMS a head, no weight",
+    QKNorm.WIDTH: "RMS",
+    QKNorm.HEAD_LAYER: "layer a head",
+}
+_LIKE = {"exaone": "llama", "kimi_k2": "deepseek_v3"}
+"""Types that transformers lacks and whose configuration is read as another's."""
+
+_KINDS: Mapping[tuple[ModuleArchitecture, ...], str] = {
+    STATE_SPACE: "states",
+    ENCODER_DECODERS: "attention, attention to the encoder",
+}
+"""What the layers of modules do."""
+
+_OTHERS = "[transformers' model over our attention](fallback.md)"
 
 
 def table() -> str:
-    """The table in Markdown, one row a model type."""
-    rows = [["`model_type`", *_COLUMNS], ["---"] * (len(_COLUMNS) + 1)]
-    for model_type, specs in sorted(_specs().items()):
-        rows.append([f"`{model_type}`", *(_cell(column, specs) for column in _COLUMNS.values())])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def _specs() -> Mapping[str, list[ArchitectureSpec]]:
-    build = {architecture.model_type: architecture.build for architecture in ARCHITECTURES}
-    return {
-        model_type: [build[model_type](HFConfig(values)) for values in _configs(model_type)] for model_type in build
+    """The table in Markdown: one row a model type, and one for all others."""
+    blank = [""] * (len(_COLUMNS) - 1)
+    rows = {
+        module.model_type: ["module", _KINDS[modules], *blank, _quantizations(module)]
+        for modules in _KINDS
+        for module in modules
     }
+    for architecture in ARCHITECTURES:
+        specs = _specs(architecture)
+        cells = [_cell(column, specs) for column in _COLUMNS.values()]
+        rows[architecture.model_type] = ["spec", *cells, _quantizations(architecture)]
+    head = ["`model_type`", "runs as", *_COLUMNS, "quantized"]
+    lines = [head, ["---"] * len(head)]
+    lines += [[f"`{model_type}`", *cells] for model_type, cells in sorted(rows.items())]
+    lines.append(["any other", _OTHERS, "attention", *blank, ""])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _quantizations(family: ModelFamily) -> str:
+    """The quantized checkpoints that load, dequantized."""
+    formats = ["fp8"]
+    if isinstance(family, Architecture) and family.names.experts.layout is ExpertLayout.INTERLEAVED:
+        formats.append("mxfp4")
+    if any(family.model_type in model_types for model_types in GGUF_MODEL_TYPES.values()):
+        formats.append("GGUF")
+    return ", ".join(formats)
+
+
+def _specs(architecture: Architecture) -> list[ArchitectureSpec]:
+    specs = [architecture.build(HFConfig(values)) for values in _configs(architecture.model_type)]
+    assert specs, f"no tested variant is of the type {architecture.model_type}"
+    return specs
 
 
 def _configs(model_type: str) -> Iterable[Mapping[str, Any]]:
     """Configurations of the tested variants, as they stand in ``config.json``."""
+    if model_type in _LIKE:
+        return _configs(_LIKE[model_type])
     match model_type:
-        case "gemma3":
-            return [{"text_config": values} for values in _configs("gemma3_text")]
         case "internlm2":
             return [internlm2().config]
         case "baichuan":
             return [baichuan(alibi=False).config, baichuan(alibi=True).config]
-        case "exaone":
-            return _configs("llama")
     known = [{**tiny_models.SIZES, **values} for values in tiny_models.CONFIGS.values()]
     known += [{"vocab_size": architectures.VOCAB, **values} for values in architectures.CONFIGS.values()]
     chosen = [values for values in known if values["model_type"] == model_type]
+    if not chosen and any(values["model_type"] == f"{model_type}_text" for values in known):
+        # The configuration of a model that sees, too, holds the text model's.
+        return [{"text_config": values} for values in _configs(f"{model_type}_text")]
     return [AutoConfig.for_model(**values).to_dict() for values in chosen]
 
 
@@ -73,12 +115,18 @@ def _cell(column: Callable[[ArchitectureSpec], str], specs: list[ArchitectureSpe
     return " or ".join(values)
 
 
+def _mixers(spec: ArchitectureSpec) -> str:
+    attention = "attention" if spec.latent is None else "latent attention"
+    return attention if spec.delta_net is None else f"delta nets, {attention}"
+
+
 def _positions(spec: ArchitectureSpec) -> str:
     if spec.alibi_slopes is not None:
         return "bias"
     if spec.learned_positions is not None:
         return "table"
-    somewhere = "rotary, some layers" if any(layer.rope is None for layer in spec.layers) else "rotary"
+    attending = [layer for layer in spec.layers if not layer.has_delta_net]
+    somewhere = "rotary, some layers" if any(layer.rope is None for layer in attending) else "rotary"
     return f"{somewhere}, part of a head" if spec.ropes[0].rotary_dim < spec.head_dim else somewhere
 
 
@@ -91,7 +139,8 @@ def _heads(spec: ArchitectureSpec) -> str:
 def _windows(spec: ArchitectureSpec) -> str:
     if spec.windows == (None,):
         return ""
-    return "some layers" if None in spec.windows else "all layers"
+    somewhere = "some layers" if None in spec.windows else "all layers"
+    return f"{somewhere}, chunks" if spec.chunked else somewhere
 
 
 def _mlp(spec: ArchitectureSpec) -> str:
@@ -102,6 +151,7 @@ def _mlp(spec: ArchitectureSpec) -> str:
 
 
 _COLUMNS: Mapping[str, Callable[[ArchitectureSpec], str]] = {
+    "tokens are mixed by": _mixers,
     "positions": _positions,
     "norms": lambda spec: _NORMS[spec.norm],
     "norms stand": lambda spec: _BLOCKS[spec.block],

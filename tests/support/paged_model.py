@@ -7,7 +7,7 @@ block shared under a wrong key or freed too soon changes the output.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from hashlib import blake2b
 
 from tgi_core.contract import KVBudget, KVGroup, KVGroupBudget, NewSlot, PromptLogprobs, StepPlan, StepResult
@@ -16,10 +16,14 @@ VOCAB = 50
 STALE = -7
 
 
-def make_budget(block_size: int, blocks: list[int], windows: list[int | None], max_total_tokens: int) -> KVBudget:
-    """A budget with one group for each entry of ``blocks``."""
+def make_budget(
+    block_size: int, blocks: list[int], windows: list[int | None], max_total_tokens: int, cross_blocks: int = 0
+) -> KVBudget:
+    """A budget with one group for each entry of ``blocks``, and one of ``cross_blocks`` for an encoder if there are."""
     groups = [KVGroupBudget(KVGroup(window, 1), count) for count, window in zip(blocks, windows, strict=True)]
-    return KVBudget(block_size, groups, max_total_tokens, [])
+    if cross_blocks:
+        groups.append(KVGroupBudget(KVGroup(None, 1, cross=True), cross_blocks))
+    return KVBudget(block_size, groups, max_total_tokens, [], max_encoder_tokens=cross_blocks * block_size)
 
 
 def next_token(entries: list[int]) -> int:
@@ -41,11 +45,18 @@ def _hash(values: list[int]) -> int:
     return int.from_bytes(blake2b(repr(values).encode(), digest_size=6).digest(), "little")
 
 
-def solo_output(prompt: list[int], max_new_tokens: int, eos: frozenset[int], windows: list[int | None]) -> list[int]:
+def solo_output(
+    prompt: list[int],
+    max_new_tokens: int,
+    eos: frozenset[int],
+    windows: list[int | None],
+    encoder_ids: Sequence[int] = (),
+) -> list[int]:
     """What a request gives when nothing else runs."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < max_new_tokens:
-        tokens.append(next_token(_visible(cache_entries(tokens), windows)))
+        view = _visible(cache_entries(tokens), windows) + cache_entries([*encoder_ids])
+        tokens.append(next_token(view))
         if tokens[-1] in eos:
             break
     return tokens[len(prompt) :]
@@ -63,9 +74,10 @@ class PagedModel:
 
     def __init__(self, budget: KVBudget, max_slots: int) -> None:
         self.budget = budget
-        self.windows = [group.group.window for group in budget.groups]
+        self.groups = [group.group for group in budget.groups]
         self.tokens: list[dict[int, int]] = [{} for _ in range(max_slots)]
         self.known = [0] * max_slots
+        self.encoder_lens = [0] * max_slots
         self.tables: list[list[dict[int, int]]] = [[{} for _ in range(max_slots)] for _ in budget.groups]
         self.cache = [[STALE] * (group.blocks * budget.block_size) for group in budget.groups]
         self.results: deque[StepResult] = deque()
@@ -79,6 +91,8 @@ class PagedModel:
         for entry in plan.appended_blocks:
             for column, block in enumerate(entry.block_ids, entry.start):
                 self.tables[entry.group][entry.slot][column] = block
+        for new in plan.new_slots:
+            self._encode(new)
         assert len(set(plan.slots)) == len(plan.slots)
         token_ids = []
         slots, epochs = [], []
@@ -119,8 +133,15 @@ class PagedModel:
     def _enter(self, new: NewSlot) -> None:
         self.tokens[new.slot] = dict(enumerate(new.token_ids))
         self.known[new.slot] = len(new.token_ids)
+        self.encoder_lens[new.slot] = len(new.encoder_ids)
         for tables in self.tables:
             tables[new.slot] = {}
+
+    def _encode(self, new: NewSlot) -> None:
+        for group, cache in enumerate(self.cache):
+            if self.groups[group].cross:
+                for position, entry in enumerate(cache_entries(new.encoder_ids)):
+                    cache[self._index(group, new.slot, position)] = entry
 
     def _index(self, group: int, slot: int, position: int) -> int:
         block = self.tables[group][slot][position // self.budget.block_size]
@@ -128,11 +149,13 @@ class PagedModel:
 
     def _write(self, slot: int, position: int, entry: int) -> None:
         for group, cache in enumerate(self.cache):
-            cache[self._index(group, slot, position)] = entry
+            if not self.groups[group].cross:
+                cache[self._index(group, slot, position)] = entry
 
     def _read(self, slot: int, kv_len: int) -> list[int]:
         view: list[int] = []
-        for group, window in enumerate(self.windows):
-            first = 0 if window is None else max(0, kv_len - window)
-            view += [self.cache[group][self._index(group, slot, position)] for position in range(first, kv_len)]
+        for group, kind in enumerate(self.groups):
+            end = self.encoder_lens[slot] if kind.cross else kv_len
+            first = 0 if kind.window is None else max(0, end - kind.window)
+            view += [self.cache[group][self._index(group, slot, position)] for position in range(first, end)]
         return view

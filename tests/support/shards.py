@@ -51,11 +51,17 @@ def start_shard(
     kv_cache_tokens: int | None = None,
     threads: int = 1,
     eos_token_ids: tuple[int, ...] = (),
+    trust_remote_code: bool = False,
 ) -> tuple[EagerShard, KVBudget]:
     """A loaded and warmed-up shard and its budget."""
     capabilities = Capabilities(dtypes=(dtype,))
     spec = ShardSpec(
-        model_dir=folder, dtype=dtype, load_format=load_format, cpu_threads=threads, eos_token_ids=eos_token_ids
+        model_dir=folder,
+        dtype=dtype,
+        load_format=load_format,
+        cpu_threads=threads,
+        eos_token_ids=eos_token_ids,
+        trust_remote_code=trust_remote_code,
     )
     shard = EagerShard(spec, capabilities, CpuDevice(), kernels)
     shard.load(lambda loaded_bytes, total_bytes: None)

@@ -54,13 +54,13 @@ def spaces_json() -> str:
     return tokenizer.to_str()
 
 
-def unigram_json() -> str:
+def unigram_json(vocab_size: int = 300) -> str:
     """A ``tokenizer.json`` in the manner of T5: sentencepiece's unigram model, unknown characters are lost."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=300, special_tokens=["<unk>", BOS, EOS], unk_token="<unk>", show_progress=False
+        vocab_size=vocab_size, special_tokens=["<unk>", BOS, EOS], unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     return tokenizer.to_str()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from tgi_core.contract.experts import Routed
 from tgi_core.contract.kernels import AttentionSpec, Kernels
 from tgi_core.models.decoder_weights import DecoderWeights, ExpertMLPWeights, MLPWeights
 from tgi_core.models.linear import Linear, NormWeights
 from tgi_core.models.mixers import Mixer
 from tgi_core.models.mixers.attention import Attention
+from tgi_core.models.mixers.delta_net import DeltaNet, DeltaNetWeights, delta_net_states
+from tgi_core.models.mixers.latent import LatentAttention, LatentWeights
+from tgi_core.models.model import SlotState
 from tgi_core.models.spec import ArchitectureSpec, Block, Norm
 from tgi_core.models.step import Step
 
@@ -106,7 +111,11 @@ class Decoder:
         kernels, experts = self._kernels, self.spec.experts
         assert experts is not None, "the spec says which layers have experts"
         routed = kernels.route(self._linear(x_TE, mlp.router), experts.routing, mlp.selection_bias_X)
-        output_TE = kernels.experts(x_TE, mlp.experts, routed, self.spec.activation)
+        inputs_TE = x_TE
+        if experts.weighs_inputs:
+            inputs_TE = x_TE * routed.weights_TR.to(x_TE.dtype)
+            routed = Routed(torch.ones_like(routed.weights_TR), routed.experts_TR)
+        output_TE = kernels.experts(inputs_TE, mlp.experts, routed, self.spec.activation)
         if mlp.shared is None:
             return output_TE
         shared_TE = self._mlp(x_TE, mlp.shared)
@@ -142,22 +151,42 @@ def _make_mixers(
     spec: ArchitectureSpec, weights: DecoderWeights, kernels: Kernels, attention_kernels: Sequence[Kernels]
 ) -> tuple[Mixer, ...]:
     specs = attention_specs(spec)
-    mixers = []
-    for index, (layer, layer_weights) in enumerate(zip(spec.layers, weights.layers, strict=True)):
-        group = spec.windows.index(layer.window)
-        mixers.append(
-            Attention(
-                spec,
-                layer_weights.mixer,
-                kernels,
-                attention_kernels[group],
-                specs[group],
-                group=group,
-                cache=index,
-                rope=layer.rope,
+    mixers: list[Mixer] = []
+    caches = itertools.count()
+    states = 0
+    for layer, layer_weights in zip(spec.layers, weights.layers, strict=True):
+        mixer = layer_weights.mixer
+        if isinstance(mixer, DeltaNetWeights):
+            assert spec.delta_net is not None, "the spec says which weights there are"
+            mixers.append(
+                DeltaNet(
+                    spec.delta_net,
+                    mixer,
+                    kernels,
+                    activation=spec.activation,
+                    norm_eps=spec.norm_eps,
+                    first_state=states,
+                )
             )
-        )
+            states += len(delta_net_states(spec.delta_net))
+            continue
+        group, cache = spec.windows.index(layer.window), next(caches)
+        attends = attention_kernels[group], specs[group]
+        if isinstance(mixer, LatentWeights):
+            assert spec.latent is not None, "the spec says which weights there are"
+            assert layer.rope is not None, "latent attention rotates"
+            latent = LatentAttention(spec.latent, mixer, kernels, *attends, group=group, cache=cache, rope=layer.rope)
+            mixers.append(latent)
+        else:
+            mixers.append(Attention(spec, mixer, kernels, *attends, group=group, cache=cache, rope=layer.rope))
     return tuple(mixers)
+
+
+def slot_states(spec: ArchitectureSpec) -> tuple[SlotState, ...]:
+    """What the layers keep of a slot, one layer after the other."""
+    if spec.delta_net is None:
+        return ()
+    return delta_net_states(spec.delta_net) * sum(layer.has_delta_net for layer in spec.layers)
 
 
 def attention_specs(spec: ArchitectureSpec) -> tuple[AttentionSpec, ...]:
@@ -169,6 +198,8 @@ def attention_specs(spec: ArchitectureSpec) -> tuple[AttentionSpec, ...]:
             head_dim=spec.head_dim,
             scale=spec.attention_scale,
             window=window,
+            chunk=window if spec.chunked else None,
+            latent_values=None if spec.latent is None else spec.latent.rank,
             soft_cap=spec.attention_soft_cap,
             alibi_slopes=spec.alibi_slopes,
             sinks=spec.attention_sinks,

@@ -9,8 +9,10 @@ from torch import Tensor
 from tgi_core.contract.experts import ExpertWeights
 from tgi_core.models.linear import Linear, NormWeights
 from tgi_core.models.mixers.attention import AttentionWeights
+from tgi_core.models.mixers.delta_net import DeltaNetWeights
+from tgi_core.models.mixers.latent import LatentWeights
 
-MixerWeights = AttentionWeights
+MixerWeights = AttentionWeights | LatentWeights | DeltaNetWeights
 """What a layer mixes tokens with."""
 
 

@@ -2,68 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from tgi_core.contract.experts import ExpertWeights
-from tgi_core.contract.kernels import Kernels
-from tgi_core.models.spec import ExpertLayout, ExpertNames, ExpertsSpec
-
-Take = Callable[[str, tuple[int, ...]], Tensor]
-"""Takes a tensor of a shape by its name."""
+from tgi_core.models.names import ExpertLayout, ExpertNames
+from tgi_core.models.spec import ExpertsSpec
+from tgi_core.models.weight_builder import WeightBuilder
 
 
 def take_experts(
-    spec: ExpertsSpec, names: ExpertNames, hidden_size: int, *, layer: int, take: Take, kernels: Kernels
+    spec: ExpertsSpec, names: ExpertNames, hidden_size: int, *, layer: int, builder: WeightBuilder
 ) -> ExpertWeights:
     """The packed experts of a layer."""
     count, inner = spec.num_experts, spec.intermediate_size
+    take, pack = builder.take, builder.kernels.pack_experts
+    up_names, down_name = names.gate_up, names.down
     gate_up_bias_XN = down_bias_XE = None
+    if names.stacked is not None and builder.source.has(names.stacked[0].format(layer)):
+        gate_up_XNE = take(names.stacked[0].format(layer), (count, 2 * inner, hidden_size))
+        down_XEF = take(names.stacked[1].format(layer), (count, hidden_size, inner))
+        return ExpertWeights(pack(gate_up_XNE), None, pack(down_XEF), None)
     match names.layout:
         case ExpertLayout.EACH:
-            gate_up_XNE, down_XEF = _take_each(spec, names, hidden_size, layer, take)
+            up, down = (inner, hidden_size), (hidden_size, inner)
+            experts = range(count)
+            ups = ([take(f"{name.format(layer, expert)}.weight", up) for name in up_names] for expert in experts)
+            downs = ([take(f"{down_name.format(layer, expert)}.weight", down)] for expert in experts)
+            gate_up_XNE, down_XEF = _stack(count, ups), _stack(count, downs)
         case ExpertLayout.STACKED:
-            gate_up_XNE = take(f"{names.gate_up[0].format(layer)}.weight", (count, 2 * inner, hidden_size))
-            down_XEF = take(f"{names.down.format(layer)}.weight", (count, hidden_size, inner))
+            gate_up_XNE = take(f"{up_names[0].format(layer)}.weight", (count, 2 * inner, hidden_size))
+            down_XEF = take(f"{down_name.format(layer)}.weight", (count, hidden_size, inner))
         case ExpertLayout.FLAT:
-            gate, up, down = (
+            gate_XFE, up_XFE, down_XFE = (
                 take(name.format(layer), (count * inner, hidden_size)).view(count, inner, hidden_size)
-                for name in (*names.gate_up, names.down)
+                for name in (*up_names, down_name)
             )
-            gate_up_XNE, down_XEF = torch.cat((gate, up), dim=1), down.transpose(1, 2).contiguous()
+            gate_up_XNE = _stack(count, zip(gate_XFE, up_XFE, strict=True))
+            down_XEF = _stack(count, ([down_FE.t()] for down_FE in down_XFE))
+        case ExpertLayout.TRANSPOSED:
+            ups_EN = builder.slices(up_names[0].format(layer), (count, hidden_size, 2 * inner))
+            gate_up_XNE = _stack(count, ([up_EN.t()] for up_EN in ups_EN))
+            downs_FE = builder.slices(down_name.format(layer), (count, inner, hidden_size))
+            down_XEF = _stack(count, ([down_FE.t()] for down_FE in downs_FE))
         case ExpertLayout.INTERLEAVED:
-            up_name, down_name = names.gate_up[0].format(layer), names.down.format(layer)
-            gate_up_XNE = _by_turns(take(up_name, (count, hidden_size, 2 * inner)).transpose(1, 2))
-            down_XEF = take(down_name, (count, inner, hidden_size)).transpose(1, 2).contiguous()
+            up_name, down_name = up_names[0].format(layer), down_name.format(layer)
+            ups_EN = builder.slices(up_name, (count, hidden_size, 2 * inner))
+            gate_up_XNE = _stack(count, ((up_EN.t()[::2], up_EN.t()[1::2]) for up_EN in ups_EN))
+            downs_FE = builder.slices(down_name, (count, inner, hidden_size))
+            down_XEF = _stack(count, ([down_FE.t()] for down_FE in downs_FE))
             if spec.expert_bias:
-                gate_up_bias_XN = _by_turns(take(f"{up_name}_bias", (count, 2 * inner)))
+                bias_XN = take(f"{up_name}_bias", (count, 2 * inner))
+                gate_up_bias_XN = torch.cat((bias_XN[:, ::2], bias_XN[:, 1::2]), dim=1)
                 down_bias_XE = take(f"{down_name}_bias", (count, hidden_size))
-    return ExpertWeights(
-        kernels.pack_experts(gate_up_XNE), gate_up_bias_XN, kernels.pack_experts(down_XEF), down_bias_XE
-    )
+    return ExpertWeights(pack(gate_up_XNE), gate_up_bias_XN, pack(down_XEF), down_bias_XE)
 
 
-def _take_each(
-    spec: ExpertsSpec, names: ExpertNames, hidden_size: int, layer: int, take: Take
-) -> tuple[Tensor, Tensor]:
-    inner = spec.intermediate_size
-    gate_up_XNE = down_XEF = None
-    for expert in range(spec.num_experts):
-        parts = [take(f"{name.format(layer, expert)}.weight", (inner, hidden_size)) for name in names.gate_up]
-        down = take(f"{names.down.format(layer, expert)}.weight", (hidden_size, inner))
-        if gate_up_XNE is None or down_XEF is None:
-            # Filled as they are read: no more than one expert is held twice.
-            gate_up_XNE = down.new_empty((spec.num_experts, 2 * inner, hidden_size))
-            down_XEF = down.new_empty((spec.num_experts, hidden_size, inner))
-        torch.cat(parts, out=gate_up_XNE[expert])
-        down_XEF[expert] = down
-    assert gate_up_XNE is not None, "there is at least one expert"
-    assert down_XEF is not None
-    return gate_up_XNE, down_XEF
+def _stack(count: int, experts: Iterable[Sequence[Tensor]]) -> Tensor:
+    """For each of ``count`` experts its parts, one below the other: [X, sum of rows, columns].
 
-
-def _by_turns(rows: Tensor) -> Tensor:
-    """Rows [X, 2F, ...] of gate and up by turns: those of the gate, then those of up."""
-    return torch.cat((rows[:, ::2], rows[:, 1::2]), dim=1)
+    Filled as they are read, so that no more than one expert is held twice.
+    """
+    stacked: Tensor | None = None
+    for expert, parts in enumerate(experts):
+        if stacked is None:
+            stacked = parts[0].new_empty((count, sum(map(len, parts)), parts[0].shape[1]))
+        start = 0
+        for part in parts:
+            stacked[expert, start : start + len(part)] = part
+            start += len(part)
+    assert stacked is not None, "there is at least one expert"
+    return stacked

@@ -10,15 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from tgi_core.errors import ExitCode, StartupError, UnsupportedModelError
-from tgi_core.models.spec import (
-    LayerSpec,
-    LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    RopeScaling,
-    RopeSpec,
-    YarnScaling,
-)
+from tgi_core.lenient_json import decode_object
+from tgi_core.models.ropes import LinearScaling, Llama3Scaling, LongRopeScaling, RopeScaling, RopeSpec, YarnScaling
+from tgi_core.models.spec import LayerSpec
 
 T = TypeVar("T")
 
@@ -73,7 +67,7 @@ class HFConfig:
         """
         path = model_dir / "config.json"
         try:
-            return cls(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]), str(path))
+            return cls(decode_object(path.read_bytes()), str(path))
         except FileNotFoundError:
             raise StartupError(
                 f"{model_dir} has no config.json.", "Point --model-id at a model's folder.", ExitCode.MODEL
@@ -160,13 +154,13 @@ class HFConfig:
             raise self.unsupported(key, f"unknown activation; known are {', '.join(known)}")
         return known[name]
 
-    def layer_types(self, default: list[str]) -> list[str]:
-        """The attention type of each layer: "full_attention" or "sliding_attention"."""
+    def layer_types(self, default: list[str], known: tuple[str, ...] = (FULL, SLIDING)) -> list[str]:
+        """The type of each layer, one of those ``known``."""
         types = self.get("layer_types", list[str], default)
         if len(types) != len(default):
             raise self.refuse("layer_types", f"{len(types)} entries for {len(default)} layers")
         for name in types:
-            if name not in (FULL, SLIDING):
+            if name not in known:
                 raise self.unsupported("layer_types", f"unknown type `{name}`")
         return types
 
@@ -274,10 +268,13 @@ def _pair_factors(values: HFConfig, key: str, rotary_dim: int) -> tuple[float, .
     return factors
 
 
-def _yarn_attention_factor(factor: float, values: HFConfig) -> float:
-    def magnitude(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
+    """How much larger attention's inputs become when a context is stretched by ``factor``."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
+
+def _yarn_attention_factor(factor: float, values: HFConfig) -> float:
     if values.has("mscale") and values.has("mscale_all_dim"):
-        return magnitude(values.get("mscale", float)) / magnitude(values.get("mscale_all_dim", float))
-    return magnitude(1.0)
+        whole = yarn_magnitude(factor, values.get("mscale_all_dim", float))
+        return yarn_magnitude(factor, values.get("mscale", float)) / whole
+    return yarn_magnitude(factor)

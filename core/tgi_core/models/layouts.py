@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tgi_core.models.spec import ArchitectureSpec, WeightNames
+from tgi_core.models.names import WeightNames
+from tgi_core.models.spec import ArchitectureSpec, LatentSpec
 
 
 def arrange_qkv(qkv: Tensor, spec: ArchitectureSpec, names: WeightNames) -> Tensor:
@@ -31,9 +32,21 @@ def split_pairs(heads: Tensor, spec: ArchitectureSpec, names: WeightNames) -> Te
     """
     if not (names.adjacent_pairs and spec.ropes):
         return heads
-    pairs = torch.arange(spec.ropes[0].rotary_dim, device=heads.device).view(-1, 2)
-    kept = torch.arange(2 * len(pairs), spec.head_dim, device=heads.device)
-    return heads.index_select(1, torch.cat((pairs[:, 0], pairs[:, 1], kept)))
+    rotary_dim = spec.ropes[0].rotary_dim
+    return torch.cat((_halves(heads[:, :rotary_dim]), heads[:, rotary_dim:]), dim=1)
+
+
+def split_last_pairs(rows: Tensor, latent: LatentSpec) -> Tensor:
+    """The same for rows of which the last features rotate: [X, unrotated + rotated, ...]."""
+    if not latent.adjacent_pairs:
+        return rows
+    kept = rows.shape[1] - latent.rotated_dim
+    return torch.cat((rows[:, :kept], _halves(rows[:, kept:])), dim=1)
+
+
+def _halves(features: Tensor) -> Tensor:
+    """Features [X, 2R, ...] that lie in pairs: the first of each pair, then the second of each."""
+    return torch.cat((features[:, ::2], features[:, 1::2]), dim=1)
 
 
 def unit_rows(weight_VE: Tensor) -> Tensor:

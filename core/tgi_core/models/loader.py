@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from tgi_core.contract.kernels import Kernels
-from tgi_core.models.decoder_weights import DecoderWeights, ExpertMLPWeights, LayerWeights, MLPWeights
+from tgi_core.models.decoder_weights import DecoderWeights, ExpertMLPWeights, LayerWeights, MixerWeights, MLPWeights
 from tgi_core.models.expert_layouts import take_experts
 from tgi_core.models.layouts import unit_rows
 from tgi_core.models.linear import Linear, NormWeights
 from tgi_core.models.mixers.attention import load_attention
+from tgi_core.models.mixers.delta_net import load_delta_net
+from tgi_core.models.mixers.latent import load_latent
+from tgi_core.models.names import WeightNames
 from tgi_core.models.sources import WeightSource
-from tgi_core.models.spec import ArchitectureSpec, Block, ExpertsSpec, WeightNames
+from tgi_core.models.spec import ArchitectureSpec, Block, ExpertsSpec
 from tgi_core.models.weight_builder import WeightBuilder
 
 
@@ -84,7 +88,7 @@ class _Layers:
             attention_norm, mlp_norm, mlp_out_norm = None, attention_norm, mlp_norm
         return LayerWeights(
             attention_norm=attention_norm,
-            mixer=load_attention(self._builder, self._spec, names, index),
+            mixer=self._mixer(index),
             attention_out_norm=attention_out_norm,
             mlp_norm=mlp_norm,
             mlp=self._mlp(index),
@@ -94,6 +98,14 @@ class _Layers:
     def norm(self, name: str, index: int = 0) -> NormWeights:
         """One of the norms over the hidden size."""
         return self._builder.norm(name.format(index), self._spec.hidden_size, self._spec.norm)
+
+    def _mixer(self, index: int) -> MixerWeights:
+        spec = self._spec
+        if spec.layers[index].has_delta_net and spec.delta_net is not None:
+            return load_delta_net(self._builder, spec.delta_net, self._names.delta_net, spec.hidden_size, index)
+        if spec.latent is not None:
+            return load_latent(self._builder, spec, spec.latent, self._names, index)
+        return load_attention(self._builder, spec, self._names, index)
 
     def _mlp(self, index: int) -> MLPWeights | ExpertMLPWeights:
         spec, names = self._spec, self._names
@@ -120,11 +132,12 @@ class _Layers:
             if experts.shared_gate:
                 shared_gate = builder.linear((names.shared_gate.format(index),), (1,), hidden, bias=False)
         if experts.selection_bias:
-            bias_X = builder.take(names.selection_bias.format(index), (count,))
+            # It tells apart scores that lie closer together than its own roundings in a short type.
+            bias_X = builder.take(names.selection_bias.format(index), (count,), torch.float32)
         return ExpertMLPWeights(
             router=builder.linear((names.router.format(index),), (count,), hidden, bias=experts.router_bias),
             selection_bias_X=bias_X,
-            experts=take_experts(experts, names, hidden, layer=index, take=builder.take, kernels=builder.kernels),
+            experts=take_experts(experts, names, hidden, layer=index, builder=builder),
             shared=shared,
             shared_gate=shared_gate,
         )

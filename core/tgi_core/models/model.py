@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionSpec, Kernels, LoadProgress
-from tgi_core.models.spec import RopeSpec
-from tgi_core.models.step import Step
+from tgi_core.models.ropes import RopeSpec
+from tgi_core.models.sources import WeightSource
+from tgi_core.models.step import EncoderStep, Step
 
 
 class LoadedModel(Protocol):
-    """A model with weights on one device. Holds no state of requests: caches and tables come with each call."""
+    """A model with weights on one device. Caches and tables of requests come with each call (but see ``OwnCache``)."""
 
     @property
     def hidden_E(self) -> Tensor:
@@ -48,6 +49,7 @@ class LoadOptions(NamedTuple):
         kernels: every operation but attention.
         attention_kernels: for each KV group the kernels that attend.
         progress: told of bytes read.
+        source: where weights come from, whatever the format; None for the model's folder.
     """
 
     load_format: str
@@ -56,13 +58,58 @@ class LoadOptions(NamedTuple):
     kernels: Kernels
     attention_kernels: Sequence[Kernels]
     progress: LoadProgress
+    source: WeightSource | None = None
+
+
+class OwnCache(NamedTuple):
+    """Of a model that keeps the keys and values of slots itself: what the shard must know of that.
+
+    Attributes:
+        bytes_per_token: memory that a token of a slot takes.
+        bytes_per_slot: memory that a slot takes beside that.
+        whole_prompts: all known tokens of a request must be computed in the step of its first.
+        free: called with slots whose requests are gone; the next token of each is the first of another sequence.
+        bytes_per_encoder_token: memory that a token of an encoder's input takes.
+    """
+
+    bytes_per_token: int
+    bytes_per_slot: int
+    whole_prompts: bool
+    free: Callable[[Sequence[int]], None]
+    bytes_per_encoder_token: int = 0
+
+
+class Encoder(Protocol):
+    """The side of a model that reads a request's input, before its decoder computes the first token.
+
+    Attributes:
+        max_tokens: longest input the model was made for.
+    """
+
+    @property
+    def max_tokens(self) -> int: ...
+
+    def __call__(self, step: EncoderStep) -> None:
+        """Compute the inputs and write what the decoder sees of them: the keys and values of its cross-attention."""
 
 
 class Loaded(NamedTuple):
-    """A loaded model and the memory that its weights take, in bytes."""
+    """A loaded model.
+
+    Attributes:
+        model: ready to compute.
+        weights_bytes: memory that its weights take.
+        notes: what a user should know of them.
+        own_cache: None for a model that uses the shard's caches.
+        encoder: of a model whose attention has a group with ``AttentionSpec.cross``, or that keeps the input in a cache
+            of its own; else None.
+    """
 
     model: LoadedModel
     weights_bytes: int
+    notes: tuple[str, ...] = ()
+    own_cache: OwnCache | None = None
+    encoder: Encoder | None = None
 
 
 class Model(Protocol):

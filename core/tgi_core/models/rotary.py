@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from tgi_core.models.spec import LinearScaling, Llama3Scaling, LongRopeScaling, RopeSpec, YarnScaling
+from tgi_core.models.ropes import LinearScaling, Llama3Scaling, LongRopeScaling, RopeSpec, YarnScaling
 
 
 def rotary_table(spec: RopeSpec, num_positions: int, device: torch.device) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgi_core.contract.shard import LoadProgress
 from tgi_core.errors import ExitCode, StartupError
-from tgi_core.models.spec import Architecture
+from tgi_core.models.family import ModelFamily
 
 _MISMATCH = "Check that config.json belongs to these weights."
 
@@ -25,23 +25,42 @@ class Checkpoint(Protocol):
 
     @property
     def total_bytes(self) -> int:
-        """Data of all tensors, as stored."""
+        """Data of all tensors, as they are read."""
 
     def tensor(self, name: str) -> Tensor:
-        """One tensor, on the CPU, in the checkpoint's dtype."""
+        """One tensor, on the CPU."""
+
+    def slices(self, name: str) -> Iterable[Tensor]:
+        """Its parts along the first axis."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Its shape; reads nothing."""
 
     def file_name(self, name: str) -> str:
         """The file that holds it."""
 
 
 class WeightSource(Protocol):
-    """Where weights come from, by the names that ``WeightNames`` gives them."""
+    """Where weights come from, by the names that ``WeightNames`` gives them.
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor on the device in the model's dtype."""
+    Attributes:
+        notes: what a user should know of them.
+    """
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor on the device, in the model's dtype unless another is asked for."""
+
+    def slices(self, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        """The parts of such a tensor along its first axis, of which no more than one is made at a time."""
 
     def ones(self, shape: tuple[int, ...]) -> Tensor:
         """The weight of a norm that has none, on the device in the model's dtype."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor that nobody has asked for yet."""
 
     def drop(self, name: str) -> None:
         """A tensor that may be there and is not needed."""
@@ -56,29 +75,47 @@ class CheckpointSource:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        architecture: Architecture,
+        family: ModelFamily,
         dtype: torch.dtype,
         device: torch.device,
         progress: LoadProgress,
+        *,
+        notes: tuple[str, ...] = (),
     ) -> None:
+        self.notes = notes
         self._checkpoint = checkpoint
         self._dtype = dtype
         self._device = device
         self._progress = progress
         self._loaded_bytes = 0
-        rename = _Renaming(architecture)
+        rename = _Renaming(family)
         self._unused = {
             rename(name): name
             for name in checkpoint.names
             if not rename.ignores(name) and not name.endswith("rotary_emb.inv_freq")
         }
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Read one tensor.
 
         Raises:
             StartupError: it is missing or has another shape.
         """
+        stored_name = self._find(name, shape)
+        return self._placed(self._checkpoint.tensor(stored_name), dtype)
+
+    def slices(self, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        """Read one tensor, one part after the other.
+
+        Raises:
+            StartupError: it is missing or has another shape.
+        """
+        stored_name = self._find(name, shape)
+        for part in self._checkpoint.slices(stored_name):
+            yield self._placed(part, None)
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> str:
+        """The stored name of a tensor, which then counts as taken."""
         if name not in self._unused:
             raise StartupError(
                 f"The checkpoint has no tensor `{name}`, which should have shape {list(shape)}.",
@@ -86,21 +123,30 @@ class CheckpointSource:
                 ExitCode.MODEL,
             )
         stored_name = self._unused.pop(name)
-        tensor = self._checkpoint.tensor(stored_name)
-        if tuple(tensor.shape) != shape:
+        found = self._checkpoint.shape(stored_name)
+        if found != shape:
             raise StartupError(
-                f"Tensor `{stored_name}` in {self._checkpoint.file_name(stored_name)} has shape {list(tensor.shape)}, "
+                f"Tensor `{stored_name}` in {self._checkpoint.file_name(stored_name)} has shape {list(found)}, "
                 f"config.json asks for {list(shape)}.",
                 _MISMATCH,
                 ExitCode.MODEL,
             )
+        return stored_name
+
+    def _placed(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """The tensor on the device."""
+        placed = tensor.to(self._device, dtype or self._dtype)
         self._loaded_bytes += tensor.nbytes
         self._progress(self._loaded_bytes, self._checkpoint.total_bytes)
-        return tensor.to(self._device, self._dtype)
+        return placed
 
     def ones(self, shape: tuple[int, ...]) -> Tensor:
         """Ones; nothing is read."""
         return torch.ones(shape, dtype=self._dtype, device=self._device)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor that nobody has asked for yet."""
+        return name in self._unused
 
     def drop(self, name: str) -> None:
         """A tensor that may be there and is not needed."""
@@ -126,23 +172,34 @@ class CheckpointSource:
 class RandomSource:
     """Random weights for benchmarks, scaled so that activations keep their size from layer to layer."""
 
+    notes: tuple[str, ...] = ()
+
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         self._device = device
         self._generator = torch.Generator(device).manual_seed(0)
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Uniform numbers of variance 1 / inputs (the last axis), or a vector: zeros for a bias, ones for a norm."""
         if len(shape) == 1:
             fill = 0.0 if name.endswith(".bias") else 1.0
-            return torch.full(shape, fill, dtype=self._dtype, device=self._device)
+            return torch.full(shape, fill, dtype=dtype or self._dtype, device=self._device)
         bound = (3 / shape[-1]) ** 0.5
-        tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
         return tensor.uniform_(-bound, bound, generator=self._generator)
+
+    def slices(self, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        """Such tensors of the other axes."""
+        for _ in range(shape[0]):
+            yield self.take(name, shape[1:])
 
     def ones(self, shape: tuple[int, ...]) -> Tensor:
         """Ones."""
         return torch.ones(shape, dtype=self._dtype, device=self._device)
+
+    def has(self, name: str) -> bool:  # noqa: ARG002
+        """Nothing is there unless it is asked for."""
+        return False
 
     def drop(self, name: str) -> None:
         """Nothing is there that could be left over."""
@@ -152,11 +209,11 @@ class RandomSource:
 
 
 class _Renaming:
-    """From a checkpoint's names to those that the architecture's ``names`` give."""
+    """From a checkpoint's names to those that the model asks for."""
 
-    def __init__(self, architecture: Architecture) -> None:
-        self._renames = [(_pattern(prefix), replacement) for prefix, replacement in architecture.renames]
-        self._ignored = [_pattern(prefix) for prefix in architecture.ignored]
+    def __init__(self, family: ModelFamily) -> None:
+        self._renames = [(_pattern(prefix), replacement) for prefix, replacement in family.renames]
+        self._ignored = [_pattern(prefix) for prefix in family.ignored]
 
     def __call__(self, name: str) -> str:
         for pattern, replacement in self._renames:

@@ -2,66 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from tgi_core.contract.experts import RoutingSpec
-
-if TYPE_CHECKING:
-    from tgi_core.models.hf_config import HFConfig
-
-
-class LinearScaling(msgspec.Struct, frozen=True):
-    """Positions divided by ``factor``. Source: Chen et al. 2023."""
-
-    factor: float
-
-
-class Llama3Scaling(msgspec.Struct, frozen=True):
-    """Low frequencies divided by ``factor``, high ones kept, those between blended. Source: the Llama 3.1 release."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_max_positions: int
-
-
-class YarnScaling(msgspec.Struct, frozen=True):
-    """NTK-by-parts interpolation; cos and sin are multiplied by ``attention_factor``. Source: Peng et al. 2023."""
-
-    factor: float
-    attention_factor: float
-    beta_fast: float
-    beta_slow: float
-    original_max_positions: int
-    truncate: bool
-
-
-class LongRopeScaling(msgspec.Struct, frozen=True):
-    """A divisor for each pair of features, of one list within the original context and of another beyond it.
-
-    cos and sin are multiplied by the list's ``attention_factor``. Source: Ding et al. 2024.
-    """
-
-    short_factors: tuple[float, ...]
-    long_factors: tuple[float, ...]
-    short_attention_factor: float
-    long_attention_factor: float
-    original_max_positions: int
-
-
-RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
-
-
-class RopeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A rotary position embedding: base, how many features of a head it rotates, and how it is stretched."""
-
-    theta: float
-    rotary_dim: int
-    scaling: RopeScaling | None = None
+from tgi_core.contract.states import DeltaRuleSpec
+from tgi_core.models.ropes import RopeSpec
 
 
 class LayerSpec(msgspec.Struct, frozen=True):
@@ -71,11 +18,13 @@ class LayerSpec(msgspec.Struct, frozen=True):
         window: the attention window in tokens; None sees all.
         rope: index into ``ArchitectureSpec.ropes``; None rotates nothing.
         has_experts: its MLP is ``ArchitectureSpec.experts``, and not a dense one.
+        has_delta_net: it mixes tokens by ``ArchitectureSpec.delta_net``, and attends to none.
     """
 
     window: int | None
     rope: int | None
     has_experts: bool = False
+    has_delta_net: bool = False
 
 
 class Norm(Enum):
@@ -110,8 +59,56 @@ class QKNorm(Enum):
     """How queries and keys are normed before they are rotated."""
 
     HEAD = "RMS norm over each head, one weight for all heads"
+    HEAD_PLAIN = "RMS norm over each head without a weight, in layers that rotate"
     WIDTH = "RMS norm over all heads together"
     HEAD_LAYER = "layer norm over each head, a weight for each head"
+
+
+class LatentSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention over one compressed row a token, of which the keys and values of all heads are made.
+
+    The row is what the cache holds: the model has one key head of ``rank + rotated_dim`` features. Its rotary embedding
+    turns the last ``rotated_dim`` of them. Source: DeepSeek-AI 2024.
+
+    Attributes:
+        rank: compressed features, which keys and values are made of.
+        unrotated_dim, rotated_dim: features of a head's query that meet those, and the rotated ones of the row.
+        value_dim: features of a head's value.
+        query_rank: features that queries are made of, compressed and normed; None where they are made of the hidden
+            states.
+        norm_eps: of the norms of compressed features.
+        adjacent_pairs: as in ``WeightNames``, of the rotated features.
+    """
+
+    rank: int
+    unrotated_dim: int
+    rotated_dim: int
+    value_dim: int
+    query_rank: int | None
+    norm_eps: float
+    adjacent_pairs: bool
+
+
+class QueryTemperature(msgspec.Struct, frozen=True, kw_only=True):
+    """Queries at position p are multiplied by ``1 + weight * log(1 + floor((p + 1) / interval))``.
+
+    So attention over long contexts stays as sharp as over short ones. Source: Nakanishi 2025.
+    """
+
+    weight: float
+    interval: float
+
+
+class DeltaNetSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Gated delta nets: queries, keys and values go through a causal convolution of ``taps`` taps, then the rule."""
+
+    rule: DeltaRuleSpec
+    taps: int
+
+    @property
+    def channels(self) -> int:
+        """Features of queries, keys and values together."""
+        return 2 * self.rule.key_width + self.rule.value_width
 
 
 class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +121,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
         selection_bias: a bias joins the scores for the choice alone.
         shared_size: F of an MLP that every token goes through beside its experts; None for none.
         shared_gate: the share of that MLP is weighed by a sigmoid of its own.
+        weighs_inputs: an expert's weight multiplies what goes into it; each token has one expert.
     """
 
     num_experts: int
@@ -134,6 +132,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True, kw_only=True):
     selection_bias: bool = False
     shared_size: int | None = None
     shared_gate: bool = False
+    weighs_inputs: bool = False
 
 
 class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,11 +161,18 @@ class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
         embedding_size: features of the embedding table and the head where projections stand between them and the
             layers; None where they are E.
         attention_sinks: every head has a learned score that attends to nothing.
+        chunked: windows are chunks: a layer with one sees no further back than a multiple of it.
+        query_temperature: of layers that rotate nothing; None leaves them.
+        latent: attention is latent; None for attention over keys and values.
+        output_gate: what attention returns is weighed by a sigmoid of its own: ``WeightNames.qkv`` has for each head
+            the rows of its query, then those of its gate.
+        delta_net: the delta nets of the layers that have one.
         experts: the mixture of experts of the layers that have one.
         gated: the MLP is ``down(act(gate(x)) * up(x))``; otherwise ``down(act(up(x)))``.
         qkv_bias, o_bias, mlp_bias, head_bias: which linears have one.
         tied_head: the head is the embedding table.
         unit_head_rows: the head's rows are scaled to length 1.
+        ignored: prefixes of tensors that the checkpoint has beside the model's, as in ``ModelFamily``.
     """
 
     vocab_size: int
@@ -197,6 +203,11 @@ class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
     embedding_norm: bool = False
     embedding_size: int | None = None
     attention_sinks: bool = False
+    chunked: bool = False
+    query_temperature: QueryTemperature | None = None
+    latent: LatentSpec | None = None
+    output_gate: bool = False
+    delta_net: DeltaNetSpec | None = None
     experts: ExpertsSpec | None = None
     gated: bool = True
     qkv_bias: bool = False
@@ -205,95 +216,9 @@ class ArchitectureSpec(msgspec.Struct, frozen=True, kw_only=True):
     head_bias: bool = False
     tied_head: bool = False
     unit_head_rows: bool = False
+    ignored: tuple[str, ...] = ()
 
     @property
     def windows(self) -> tuple[int | None, ...]:
         """The distinct windows, in order of the first layer that has each: one KV group each."""
-        return tuple(dict.fromkeys(layer.window for layer in self.layers))
-
-
-class ExpertLayout(Enum):
-    """How a checkpoint stores the experts of a layer."""
-
-    EACH = "every expert's matrices by themselves, as those of an MLP"
-    STACKED = "[X, 2F, E] and [X, E, F]"
-    FLAT = "[X * F, E], the last of the three transposed"
-    INTERLEAVED = "[X, E, 2F], gate and up by turns, and [X, F, E], named without `.weight`"
-
-
-class ExpertNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a checkpoint keeps a mixture of experts; with ``ExpertLayout.EACH`` the second ``{}`` is the expert's."""
-
-    router: str = "model.layers.{}.mlp.gate"
-    selection_bias: str = "model.layers.{}.mlp.gate.e_score_correction_bias"
-    gate_up: tuple[str, ...] = (
-        "model.layers.{}.mlp.experts.{}.gate_proj",
-        "model.layers.{}.mlp.experts.{}.up_proj",
-    )
-    down: str = "model.layers.{}.mlp.experts.{}.down_proj"
-    shared_gate_up: tuple[str, ...] = (
-        "model.layers.{}.mlp.shared_expert.gate_proj",
-        "model.layers.{}.mlp.shared_expert.up_proj",
-    )
-    shared_down: str = "model.layers.{}.mlp.shared_expert.down_proj"
-    shared_gate: str = "model.layers.{}.mlp.shared_expert_gate"
-    layout: ExpertLayout = ExpertLayout.EACH
-
-
-class WeightNames(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a checkpoint keeps each weight; names are without ``.weight`` and ``.bias``.
-
-    The first ``{}`` of a name stands for the layer's number, a second one for the head's. A merged weight names its
-    parts in order; a checkpoint that stores it merged names one.
-
-    Attributes:
-        qkv_by_group: a merged ``qkv`` holds, for each key head, its query heads, then key, then value.
-        adjacent_pairs: rotation pairs features 2i and 2i + 1; the loader reorders them into halves.
-        transposed: linears of layers are stored [inputs, outputs].
-    """
-
-    embedding: str = "model.embed_tokens"
-    embedding_norm: str = ""
-    positions: str = ""
-    project_in: str = ""
-    project_out: str = ""
-    final_norm: str = "model.norm"
-    head: str = "lm_head"
-    attention_norm: str = "model.layers.{}.input_layernorm"
-    qkv: tuple[str, ...] = (
-        "model.layers.{}.self_attn.q_proj",
-        "model.layers.{}.self_attn.k_proj",
-        "model.layers.{}.self_attn.v_proj",
-    )
-    q_norm: str = "model.layers.{}.self_attn.q_norm"
-    k_norm: str = "model.layers.{}.self_attn.k_norm"
-    o: str = "model.layers.{}.self_attn.o_proj"
-    attention_out_norm: str = ""
-    mlp_norm: str = "model.layers.{}.post_attention_layernorm"
-    gate_up: tuple[str, ...] = ("model.layers.{}.mlp.gate_proj", "model.layers.{}.mlp.up_proj")
-    down: str = "model.layers.{}.mlp.down_proj"
-    mlp_out_norm: str = ""
-    sinks: str = "model.layers.{}.self_attn.sinks"
-    experts: ExpertNames = ExpertNames()
-    qkv_by_group: bool = False
-    adjacent_pairs: bool = False
-    transposed: bool = False
-
-
-class Architecture(msgspec.Struct, frozen=True, kw_only=True):
-    """A family of models.
-
-    Attributes:
-        model_type: as ``config.json`` names it.
-        build: reads the configuration; raises StartupError for a feature it does not know.
-        names: where the checkpoint keeps the weights.
-        renames: checkpoint prefixes and what they stand for, tried in order; the first that fits is replaced. ``{}``
-            stands for a number, the same on both sides.
-        ignored: prefixes of tensors that the text model does not need, with ``{}`` for any number.
-    """
-
-    model_type: str
-    build: Callable[[HFConfig], ArchitectureSpec]
-    names: WeightNames = WeightNames()
-    renames: tuple[tuple[str, str], ...] = ()
-    ignored: tuple[str, ...] = ()
+        return tuple(dict.fromkeys(layer.window for layer in self.layers if not layer.has_delta_net))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from tgi_core.contract.kernels import PreparedAttention
+from tgi_core.contract.states import StepRows
 
 
 class KVView(NamedTuple):
@@ -20,24 +21,6 @@ class KVView(NamedTuple):
 
     slot_mapping_T: Tensor
     prepared: PreparedAttention
-
-
-class StepRows(NamedTuple):
-    """Whose tokens a step computes: row b has tokens ``q_starts[b]`` to ``q_starts[b + 1]`` of the T axis.
-
-    Attributes:
-        slots_B: int64, each row's slot; rows that only pad a step name the scratch slot.
-        q_starts_B: int64 [B + 1].
-        q_lens: tokens of each row, on the host.
-        num_decodes: how many leading rows have one token.
-        slots: ``slots_B`` on the host; empty in a recorded step, which does not know them.
-    """
-
-    slots_B: Tensor
-    q_starts_B: Tensor
-    q_lens: Sequence[int]
-    num_decodes: int
-    slots: Sequence[int]
 
 
 class Step(NamedTuple):
@@ -60,3 +43,23 @@ class Step(NamedTuple):
     views: Sequence[KVView]
     caches: Sequence[Tensor]
     states: Sequence[Tensor]
+
+
+class EncoderStep(NamedTuple):
+    """The inputs that an encoder computes, whole, one behind the other.
+
+    Attributes:
+        ids_T: int32, their tokens.
+        positions_T: int64, each token's position in its input.
+        lens: tokens of each input, on the host; none is empty.
+        slot_mapping_T: int64, where the keys and values of each token go.
+        caches: as in ``Step``.
+        slots: whose input each is, on the host.
+    """
+
+    ids_T: Tensor
+    positions_T: Tensor
+    lens: Sequence[int]
+    slot_mapping_T: Tensor
+    caches: Sequence[Tensor]
+    slots: Sequence[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from tgi_core.contract.kernels import Kernels
 from tgi_core.models.linear import Linear, NormWeights
 from tgi_core.models.sources import WeightSource
 from tgi_core.models.spec import Norm
+from tgi_core.weights.joining import join_rows
 
 
 class WeightBuilder:
@@ -30,15 +31,25 @@ class WeightBuilder:
         self.kernels = kernels
         self.size_bytes = 0
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One tensor, counted.
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor, counted; in the model's dtype unless another is asked for.
 
         Raises:
             StartupError: it is missing or of another shape.
         """
-        tensor = self.source.take(name, shape)
+        tensor = self.source.take(name, shape, dtype)
         self.size_bytes += tensor.nbytes
         return tensor
+
+    def slices(self, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
+        """The parts of one tensor along its first axis, counted; no more than one of them is made at a time.
+
+        Raises:
+            StartupError: it is missing or of another shape.
+        """
+        for part in self.source.slices(name, shape):
+            self.size_bytes += part.nbytes
+            yield part
 
     def linear(
         self, names: Sequence[str], rows: Sequence[int], inputs: int, *, bias: bool, transposed: bool = False
@@ -64,7 +75,7 @@ class WeightBuilder:
     def joined(self, names: Sequence[str], suffix: str, rows: Sequence[int], rest: tuple[int, ...] = ()) -> Tensor:
         """Tensors of ``rows`` rows each, one below the other."""
         parts = [self.take(name + suffix, (size, *rest)) for name, size in _named_parts(names, rows)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return join_rows(parts)
 
 
 def _named_parts(names: Sequence[str], rows: Sequence[int]) -> list[tuple[str, int]]:

@@ -59,8 +59,9 @@ def _gather_row(cache_NP2KD: Tensor, batch: AttentionBatch, row: int, q_len: int
 
 
 def _scores(q_QHD: Tensor, keys_CKD: Tensor, distances_QC: Tensor, spec: AttentionSpec) -> Tensor:
-    keys_CHD = keys_CKD.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=1).float()
-    scores_HQC = torch.einsum("qhd,chd->hqc", q_QHD.float(), keys_CHD) * spec.scale
+    # Heads of a group share its keys without a copy of them for each: of latent keys there would be one a query head.
+    q_QKGD = q_QHD.float().view(len(q_QHD), spec.num_kv_heads, -1, spec.head_dim)
+    scores_HQC = torch.einsum("qkgd,ckd->kgqc", q_QKGD, keys_CKD.float()).flatten(0, 1) * spec.scale
     if spec.soft_cap is not None:
         scores_HQC = torch.tanh(scores_HQC / spec.soft_cap) * spec.soft_cap
     if spec.alibi_slopes is not None:
@@ -71,10 +72,10 @@ def _scores(q_QHD: Tensor, keys_CKD: Tensor, distances_QC: Tensor, spec: Attenti
 
 def _weigh(scores_HQC: Tensor, values_CKD: Tensor, sinks_H: Tensor | None, spec: AttentionSpec) -> Tensor:
     """Softmax of the scores, and the values it weighs; the sink takes its share of the softmax and has no value."""
-    values_CHD = values_CKD.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=1).float()
     if sinks_H is not None:
         sinks_HQ1 = sinks_H.float()[:, None, None].expand(-1, scores_HQC.shape[1], 1)
         weights_HQC = torch.cat((scores_HQC, sinks_HQ1), dim=-1).softmax(dim=-1)[..., :-1]
     else:
         weights_HQC = scores_HQC.softmax(dim=-1)
-    return torch.einsum("hqc,chd->qhd", weights_HQC, values_CHD).to(values_CKD.dtype)
+    weights_KGQC = weights_HQC.view(spec.num_kv_heads, -1, *weights_HQC.shape[1:])
+    return torch.einsum("kgqc,ckd->qkgd", weights_KGQC, values_CKD.float()).flatten(1, 2).to(values_CKD.dtype)

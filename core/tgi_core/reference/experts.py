@@ -17,6 +17,9 @@ def route(logits_TX: Tensor, spec: RoutingSpec, bias_X: Tensor | None) -> Routed
         case Scoring.SOFTMAX_CHOSEN:
             best_TR, experts_TR = logits_TX.topk(spec.top_k, dim=-1)
             return Routed(best_TR.softmax(dim=-1) * spec.scale, experts_TR)
+        case Scoring.SIGMOID_CHOSEN:
+            best_TR, experts_TR = logits_TX.topk(spec.top_k, dim=-1)
+            return Routed(best_TR.sigmoid() * spec.scale, experts_TR)
         case Scoring.SOFTMAX:
             scores_TX = logits_TX.softmax(dim=-1)
         case Scoring.SIGMOID:
@@ -34,7 +37,7 @@ def route(logits_TX: Tensor, spec: RoutingSpec, bias_X: Tensor | None) -> Routed
 
 def _keep_best_groups(scores_TX: Tensor, spec: RoutingSpec) -> Tensor:
     groups_TGS = scores_TX.view(len(scores_TX), spec.num_groups, -1)
-    values_TG = groups_TGS.topk(2, dim=-1).values.sum(dim=-1)
+    values_TG = groups_TGS.topk(spec.group_scores, dim=-1).values.sum(dim=-1)
     best_TR = values_TG.topk(spec.top_groups, dim=-1).indices
     dropped_TG = torch.ones_like(values_TG, dtype=torch.bool).scatter_(1, best_TR, value=False)
     return groups_TGS.masked_fill(dropped_TG[..., None], float("-inf")).flatten(1)

@@ -19,7 +19,27 @@ from tgi_core.contract.kernels import (
     SampleInputs,
 )
 from tgi_core.contract.state import DeviceState
-from tgi_core.reference import attention, experts, norms, sampling
+from tgi_core.contract.states import (
+    ConvWeights,
+    DeltaGates,
+    DeltaRuleSpec,
+    DualInputs,
+    DualSpec,
+    DualWeights,
+    ScanInputs,
+    ScanWeights,
+    StepRows,
+)
+from tgi_core.reference import (
+    attention,
+    delta_rule,
+    experts,
+    norms,
+    sampling,
+    selective_scan,
+    state_space_dual,
+    states,
+)
 from tgi_core.reference.rope import rope
 
 
@@ -131,8 +151,32 @@ class ReferenceKernels(Kernels):
                 x_BF = self.gated_linear(x_YE[start:end], weights.gate_up[expert], up_bias, activation)
                 output_YE[start:end] = self.linear(x_BF, weights.down[expert], down_bias)
         # Back in the tokens' order, so that a token's sum does not depend on its neighbours.
-        output_TRE = torch.empty_like(output_YE).index_copy_(0, order_Y, output_YE).view(*routed.experts_TR.shape, -1)
+        output_TRE = torch.empty_like(output_YE).index_copy_(0, order_Y, output_YE)
+        output_TRE = output_TRE.view(*routed.experts_TR.shape, x_TE.shape[-1])
         return (output_TRE.float() * routed.weights_TR[..., None]).sum(dim=1).to(x_TE.dtype)
+
+    @property
+    def captures_states(self) -> bool:
+        return True
+
+    def causal_conv(
+        self, x_TC: Tensor, weights: ConvWeights, state_SJC: Tensor, rows: StepRows, activation: str | None
+    ) -> Tensor:
+        output_TC = states.causal_conv(x_TC, weights, state_SJC, rows)
+        return (output_TC if activation is None else self.activation(output_TC, activation)).to(x_TC.dtype)
+
+    def gated_delta_rule(
+        self, qkv_TC: Tensor, gates: DeltaGates, state_SHDU: Tensor, rows: StepRows, spec: DeltaRuleSpec
+    ) -> Tensor:
+        return delta_rule.gated_delta_rule(qkv_TC, gates, state_SHDU, rows, spec).to(qkv_TC.dtype)
+
+    def selective_scan(self, inputs: ScanInputs, weights: ScanWeights, state_SCZ: Tensor, rows: StepRows) -> Tensor:
+        return selective_scan.selective_scan(inputs, weights, state_SCZ, rows).to(inputs.x_TC.dtype)
+
+    def state_space_dual(
+        self, inputs: DualInputs, weights: DualWeights, state_SHDZ: Tensor, rows: StepRows, spec: DualSpec
+    ) -> Tensor:
+        return state_space_dual.state_space_dual(inputs, weights, state_SHDZ, rows, spec).to(inputs.xbc_TC.dtype)
 
     def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
         bits_32 = torch.arange(32, dtype=torch.int32, device=masks_RW.device)
@@ -155,7 +199,8 @@ class ReferenceKernels(Kernels):
     def decode_inputs(self, state: DeviceState, slots_B: Tensor) -> DecodeInputs:
         kv_lens_B = state.lengths_S.index_select(0, slots_B)
         positions_B = kv_lens_B.long() - 1
-        block_size = state.kv[0].shape[1]
+        # A model that attends to nothing has neither tables nor caches.
+        block_size = state.kv[0].shape[1] if state.kv else 1
         columns_B, offsets_B = positions_B // block_size, positions_B % block_size
         return DecodeInputs(
             ids_B=state.tokens_SL[slots_B, positions_B],

@@ -1,4 +1,4 @@
-"""The model of docs/add-an-architecture.md, in a plugin that is installed as the page says."""
+"""The model of docs/models/add-an-architecture.md, in a plugin that is installed as the page says."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.support.oracles import causal
 from tests.support.plugins import write_distribution
 from tests.support.shards import KERNELS
 from tgi_core.errors import StartupError
-from tgi_core.models.architecture import find_architecture
+from tgi_core.models.architecture import find_decoder
 from tgi_core.models.hf_config import HFConfig
 
-PAGE = (Path(__file__).parents[3] / "docs/add-an-architecture.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/models/add-an-architecture.md").read_text()
 
 WIDTH, DEPTH, HEADS, SIZE = 64, 3, 4, 16
 CONFIG = {
@@ -100,4 +100,4 @@ def test_it_computes_what_its_authors_meant(prefix: str, tmp_path: Path) -> None
 def test_it_refuses_what_it_does_not_do() -> None:
     config = HFConfig({**CONFIG, "lantern_oil": 3})
     with pytest.raises(StartupError, match="`lantern_oil`"):
-        find_architecture(config).build(config)
+        find_decoder(config).build(config)

@@ -11,17 +11,8 @@ import pytest
 
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.models import ARCHITECTURES, ArchitectureSpec, HFConfig
-from tgi_core.models.spec import (
-    Block,
-    LayerSpec,
-    LinearScaling,
-    Llama3Scaling,
-    LongRopeScaling,
-    Norm,
-    QKNorm,
-    RopeSpec,
-    YarnScaling,
-)
+from tgi_core.models.ropes import LinearScaling, Llama3Scaling, LongRopeScaling, RopeSpec, YarnScaling
+from tgi_core.models.spec import Block, LayerSpec, Norm, QKNorm
 
 BASE = {
     "vocab_size": 100,
@@ -268,7 +259,6 @@ def test_gemma3_fills_in_what_its_releases_leave_out() -> None:
         ("olmoe", "clip_qkv", 3.0),
         ("gpt_oss", "swiglu_limit", 3.0),
         ("opt", "_remove_final_layer_norm", True),
-        ("llama", "quantization_config", {"quant_method": "gptq"}),
         ("llama", "num_attention_heads", "four"),
         ("llama", "num_key_value_heads", 3),
         ("llama", "vocab_size", "absent"),

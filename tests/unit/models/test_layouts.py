@@ -15,8 +15,10 @@ from tests.support.greedy import assert_greedy, make_prompts, reply_under_pressu
 from tests.support.shards import WatchedReference, start_shard
 from tgi_core.errors import StartupError
 from tgi_core.models.families.base import alibi_slopes, mpt_alibi_slopes
-from tgi_core.models.layouts import arrange_qkv, split_pairs, unit_rows
-from tgi_core.models.spec import ArchitectureSpec, LayerSpec, RopeSpec, WeightNames
+from tgi_core.models.layouts import arrange_qkv, split_last_pairs, split_pairs, unit_rows
+from tgi_core.models.names import WeightNames
+from tgi_core.models.ropes import RopeSpec
+from tgi_core.models.spec import ArchitectureSpec, LatentSpec, LayerSpec
 
 SPEC = ArchitectureSpec(
     vocab_size=10,
@@ -50,6 +52,20 @@ def test_adjacent_pairs_become_halves(rotary_dim: int, order: list[int]) -> None
     assert split_pairs(heads, spec, names).tolist() == [order, order]
     bias = torch.arange(4).repeat(8)
     assert arrange_qkv(bias, spec, names).view(8, 4).tolist() == [order] * 6 + [[0, 1, 2, 3]] * 2
+
+
+@pytest.mark.parametrize(("adjacent", "order"), [(True, [0, 1, 2, 4, 3, 5]), (False, [0, 1, 2, 3, 4, 5])])
+def test_adjacent_pairs_at_the_end_become_halves(adjacent: bool, order: list[int]) -> None:
+    latent = LatentSpec(
+        rank=8,
+        unrotated_dim=2,
+        rotated_dim=4,
+        value_dim=2,
+        query_rank=None,
+        norm_eps=1e-6,
+        adjacent_pairs=adjacent,
+    )
+    assert split_last_pairs(torch.arange(6).repeat(2, 1), latent).tolist() == [order, order]
 
 
 def test_unit_rows() -> None:

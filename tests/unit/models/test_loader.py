@@ -18,7 +18,8 @@ from tgi_core.contract.kernels import PackedWeight
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.models import ARCHITECTURES, CheckpointSource, HFConfig, RandomSource, load_decoder_weights
 from tgi_core.models.decoder_weights import DecoderWeights
-from tgi_core.models.spec import Architecture, WeightNames
+from tgi_core.models.family import Architecture
+from tgi_core.models.names import WeightNames
 from tgi_core.reference import ReferenceKernels
 from tgi_core.weights.checkpoint import Checkpoint
 
@@ -111,7 +112,9 @@ def test_merging(folder: Path) -> None:
     parts = [tensors[f"{prefix}.{name}_proj.weight"] for name in "qkv"]
     assert torch.equal(layer.mixer.qkv.weight, torch.cat(parts).bfloat16())
     assert layer.mixer.qkv.bias is not None
-    assert torch.equal(layer.mixer.qkv.bias, torch.cat([tensors[f"{prefix}.{name}_proj.bias"] for name in "qkv"]).bfloat16())
+    assert torch.equal(
+        layer.mixer.qkv.bias, torch.cat([tensors[f"{prefix}.{name}_proj.bias"] for name in "qkv"]).bfloat16()
+    )
 
 
 def test_a_checkpoint_that_stores_weights_merged(folder: Path) -> None:

@@ -6,8 +6,8 @@ import math
 
 import torch
 
+from tgi_core.models.ropes import LinearScaling, RopeSpec, YarnScaling
 from tgi_core.models.rotary import rotary_table
-from tgi_core.models.spec import LinearScaling, RopeSpec, YarnScaling
 
 CPU = torch.device("cpu")
 

@@ -23,10 +23,11 @@ class Case:
     ) -> None:
         generator = torch.Generator().manual_seed(0)
         self.spec = spec
+        self.bias = None if spec.distances is None else torch.randn(spec.num_heads, spec.distances, generator=generator)
         columns = -(-max(kv_lens) // BLOCK)
         num_blocks = columns * len(q_lens) + 1
         # Stale entries are finite, and large enough to be noticed.
-        self.cache = torch.full((num_blocks, BLOCK, 2, spec.num_kv_heads, spec.head_dim), 1e3, dtype=dtype)
+        self.cache = torch.full(spec.cache_shape(num_blocks, BLOCK), 1e3, dtype=dtype)
         tables = (
             torch.randperm(num_blocks - 1, generator=generator)[: columns * len(q_lens)].view(len(q_lens), -1).int()
         )
@@ -36,12 +37,14 @@ class Case:
             mapping = tables[row, positions // BLOCK].long() * BLOCK + positions % BLOCK
             q = torch.randn(q_len, spec.num_heads, spec.head_dim, generator=generator).to(dtype)
             k, v = torch.randn(2, kv_len, spec.num_kv_heads, spec.head_dim, generator=generator).to(dtype)
-            ReferenceKernels().write_kv((k, v), self.cache, mapping)
+            if spec.latent_values is not None:
+                v = k[..., : spec.latent_values]
+            ReferenceKernels().write_kv((k,) if spec.latent_values else (k, v), self.cache, mapping)
             if spec.window is not None:
                 # Columns that the window has left name blocks of somebody else.
                 tables[row, : max(0, kv_len - q_len + 1 - spec.window) // BLOCK] = num_blocks - 1
             queries.append(q)
-            expected.append(dense(q, k, v, spec))
+            expected.append(dense(q, k, v, spec, self.bias))
             slots.append(mapping[kv_len - q_len :])
         self.q, self.expected = torch.cat(queries), torch.cat(expected)
         lens = torch.tensor([0, *q_lens])
@@ -58,15 +61,18 @@ class Case:
         )
 
     def attend(self, kernels: Kernels) -> Tensor:
-        return kernels.attention(self.q, self.cache, kernels.prepare_attention(self.batch, self.spec), self.spec)
+        prepared = kernels.prepare_attention(self.batch, self.spec)
+        return kernels.attention(self.q, self.cache, prepared, self.spec, distance_bias_HX=self.bias)
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
+def dense(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec, bias: Tensor | None = None) -> Tensor:
     """One row, query by query and head by head."""
-    output = torch.empty(q.shape, dtype=torch.float64)
+    output = torch.empty((*q.shape[:2], v.shape[-1]), dtype=torch.float64)
     for query in range(len(q)):
         position = len(k) - len(q) + query
         first = 0 if spec.window is None else max(0, position - spec.window + 1)
+        if spec.chunk is not None:
+            first = max(start for start in range(0, position + 1, spec.chunk))
         for head in range(spec.num_heads):
             kv_head = head * spec.num_kv_heads // spec.num_heads
             scores = k[first : position + 1, kv_head].double() @ q[query, head].double() * spec.scale
@@ -74,6 +80,9 @@ def dense(q: Tensor, k: Tensor, v: Tensor, spec: AttentionSpec) -> Tensor:
                 scores = spec.soft_cap * torch.tanh(scores / spec.soft_cap)
             if spec.alibi_slopes is not None:
                 scores -= spec.alibi_slopes[head] * (position - torch.arange(first, position + 1))
+            if bias is not None:
+                last = bias.shape[1] - 1
+                scores += torch.tensor([bias[head, min(position - key, last)] for key in range(first, position + 1)])
             output[query, head] = scores.softmax(0) @ v[first : position + 1, kv_head].double()
     return output
 
@@ -133,6 +142,37 @@ def test_soft_cap_is_the_references() -> None:
     assert CpuKernels().supports("attention", spec())
     case = Case(capped, [1, 5], [30, 12])
     torch.testing.assert_close(case.attend(ReferenceKernels()).double(), case.expected, rtol=1e-4, atol=1e-5)
+
+
+FEATURES = {
+    "chunks": {"window": 20, "chunk": 20},
+    "chunks-of-blocks": {"window": BLOCK, "chunk": BLOCK},
+    "latent-values": {"num_kv_heads": 1, "latent_values": 12},
+    "latent-values-in-a-window": {"num_kv_heads": 1, "latent_values": 12, "window": 20},
+    "a-learned-bias-on-distance": {"distances": 9},
+}
+
+
+@pytest.mark.parametrize("name", list(FEATURES))
+def test_features_are_the_references(name: str) -> None:
+    featured = replace(spec(), **FEATURES[name])
+    assert featured.features
+    assert not CpuKernels().supports("attention", featured)
+    case = Case(featured, [1, 1, 1, 7, 30], [20, 21, 50, 30, 70])
+    output = case.attend(ReferenceKernels())
+    assert output.shape == (40, 6, featured.latent_values or 16)
+    torch.testing.assert_close(output.double(), case.expected, rtol=1e-4, atol=1e-5)
+
+
+def test_latent_values_are_cached_as_keys_alone() -> None:
+    latent = replace(spec(kv_heads=1), latent_values=12)
+    assert latent.cache_shape(3, BLOCK) == (3, BLOCK, 1, 1, 16)
+    assert spec(kv_heads=1).cache_shape(3, BLOCK) == (3, BLOCK, 2, 1, 16)
+    cache = torch.zeros(latent.cache_shape(3, BLOCK))
+    key = torch.randn(2, 1, 16)
+    ReferenceKernels().write_kv((key,), cache, torch.tensor([40, 3]))
+    assert torch.equal(cache.flatten(0, 1)[[40, 3], 0], key)
+    assert cache.count_nonzero() == key.count_nonzero()
 
 
 def test_a_broken_neighbour_does_not_leak() -> None:

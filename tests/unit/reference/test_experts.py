@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from tgi_core.contract import Kernels
@@ -60,6 +61,24 @@ def test_only_the_best_groups_can_be_chosen() -> None:
     spec = RoutingSpec(top_k=2, num_groups=2, top_groups=1)
     # Experts 0 and 1 together against 2 and 3; without groups the first token would choose 1 and 2.
     assert [set(chosen) for chosen in route(spec)] == [{0, 1}, {2, 3}]
+
+
+def test_groups_by_their_best_expert() -> None:
+    # By two experts the first token chooses the group of 0 and 1, by the best of each as well; the second does not:
+    # its best expert is 3, and 0 and 1 are together worth more than 2 and 3.
+    logits = torch.tensor([[0.0, 2.0, 1.0, -1.0], [3.0, 3.2, -9.0, 3.5]])
+    spec = RoutingSpec(top_k=2, num_groups=2, top_groups=1, group_scores=1)
+    assert ReferenceKernels().route(logits, spec, None).experts_TR.sort().values.tolist() == [[0, 1], [2, 3]]
+    by_two = ReferenceKernels().route(logits, replace(spec, group_scores=2), None)
+    assert by_two.experts_TR.sort().values.tolist() == [[0, 1], [0, 1]]
+
+
+def test_sigmoid_after_the_choice() -> None:
+    spec = RoutingSpec(top_k=1, scoring=Scoring.SIGMOID_CHOSEN, scale=1.5)
+    assert [pytest.approx(chosen) for chosen in route(spec)] == [{1: 1.5 * sigmoid(2)}, {3: 1.5 * sigmoid(3.5)}]
+    # Sigmoids of such logits are all 1: only the logits tell which is best.
+    routed = ReferenceKernels().route(torch.tensor([[30.0, 50.0, 40.0]]), spec, None)
+    assert routed.experts_TR.tolist() == [[1]]
 
 
 def test_sparse_mixer() -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionSpec
+from tgi_core.models.fallback.agreement import attending_with, difference, most_difference
 from tgi_core.models.fallback.hook import attending
 from tgi_core.models.fallback.probe import attention_of_call
 from tgi_core.models.fallback.refusal import refuse
 from tgi_core.models.fallback.split import SplitModel
 
 _TOKENS = 8
-_MOST_ERROR = {torch.float32: 1e-3, torch.float64: 1e-3}
-_MOST_ERROR_16_BIT = 0.05
 
 
 def check_model(model: Any, layers: Sequence[AttentionSpec]) -> tuple[SplitModel, Tensor]:
@@ -31,7 +29,7 @@ def check_model(model: Any, layers: Sequence[AttentionSpec]) -> tuple[SplitModel
     vocab_size = model.get_input_embeddings().weight.shape[0]
     ids_T = torch.arange(_TOKENS, device=model.device) % vocab_size
     positions_T = torch.arange(_TOKENS, device=model.device)
-    with _own_attention(model):
+    with attending_with(model, "eager"):
         expected_TV = model(input_ids=ids_T[None], position_ids=positions_T[None], use_cache=False).logits[0]
     split = SplitModel(model)
     attends = _Attends()
@@ -43,8 +41,8 @@ def check_model(model: Any, layers: Sequence[AttentionSpec]) -> tuple[SplitModel
             f"{len(layers)} layers do"
         )
     found_TV = split.logits(hidden_TE)
-    error = ((found_TV - expected_TV).float().norm() / expected_TV.float().norm().clamp_min(1e-30)).item()
-    if not error <= _MOST_ERROR.get(hidden_TE.dtype, _MOST_ERROR_16_BIT):
+    error = difference(found_TV, expected_TV)
+    if not error <= most_difference(hidden_TE.dtype):
         raise refuse(f"over our attention its logits are off by {error:.1%}: not all that it asks for is told")
     return split, hidden_TE[-1].clone()
 
@@ -70,17 +68,3 @@ class _Attends:
             hidden_TT |= distances_TT >= spec.window
         weights_HTT = scores_HTT.masked_fill(hidden_TT, float("-inf")).softmax(dim=-1)
         return torch.einsum("hqk,khd->qhd", weights_HTT, values_THD).to(q_THD.dtype)
-
-
-@contextmanager
-def _own_attention(model: Any) -> Iterator[None]:
-    """The model with the attention that transformers writes out in plain torch."""
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
-    names = {key: config._attn_implementation for key, config in configs.items()}
-    try:
-        for config in configs.values():
-            config._attn_implementation = "eager"
-        yield
-    finally:
-        for key, config in configs.items():
-            config._attn_implementation = names[key]

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tgi_core.models.fallback.pretrained import dtype_argument
+
 NAME = "tgi_paged"
 """What ``attn_implementation`` takes."""
 
@@ -57,11 +59,7 @@ def attention_forward(
 
 def build_arguments(dtype: torch.dtype) -> dict[str, Any]:
     """What makes transformers build a model in ``dtype`` with our attention."""
-    import transformers
-
-    major, minor = (int(part) for part in transformers.__version__.split(".")[:2])
-    name = "dtype" if (major, minor) >= (4, 56) else "torch_dtype"
-    return {name: dtype, "attn_implementation": NAME}
+    return {**dtype_argument(dtype), "attn_implementation": NAME}
 
 
 def register() -> None:

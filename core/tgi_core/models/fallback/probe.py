@@ -10,6 +10,7 @@ from torch import Tensor
 from tgi_core.contract import AttentionSpec
 from tgi_core.errors import StartupError
 from tgi_core.models.fallback.hook import attending, build_arguments, register
+from tgi_core.models.fallback.pretrained import Pretrained
 from tgi_core.models.fallback.refusal import refuse
 from tgi_core.models.fallback.split import SplitModel
 
@@ -71,14 +72,13 @@ def attention_of_call(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, arguments: di
     )
 
 
-def probe(config: Any) -> Probed:
-    """Build the model of ``config`` without weights and run a few tokens through it.
+def probe(pretrained: Pretrained) -> Probed:
+    """Build the model without weights and run a few tokens through it.
 
     Raises:
         StartupError: it does not call our attention as it must; the message says how.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import AutoModelForCausalLM
 
     register()
     calls = RecordsCalls()
@@ -86,7 +86,7 @@ def probe(config: Any) -> Probed:
     # bfloat16, the only type that grouped matrix products of experts take.
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         try:
-            model = AutoModelForCausalLM.from_config(config, **build_arguments(torch.bfloat16)).eval()
+            model = pretrained.build(**build_arguments(torch.bfloat16))
         except Exception as error:  # each architecture has its own way to refuse an attention or a configuration
             raise refuse(f"transformers does not build it with another attention: {_first_line(error)}") from error
         split = SplitModel(model)
@@ -98,7 +98,7 @@ def probe(config: Any) -> Probed:
             raise
         except Exception as error:  # whatever the architecture's code trips over
             raise refuse(f"its forward cannot be followed without weights: {_first_line(error)}") from error
-    _check_layers(calls.layers, config.get_text_config())
+    _check_layers(calls.layers, pretrained.config.get_text_config())
     return Probed(type(model).__name__, tuple(calls.layers), int(vocab_size))
 
 

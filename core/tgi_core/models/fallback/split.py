@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tgi_core.models.fallback.pretrained import size_bytes
 from tgi_core.models.fallback.refusal import refuse
 
 
@@ -51,12 +52,7 @@ class SplitModel:
 
     def size_bytes(self) -> int:
         """Memory of all weights; what is tied counts once."""
-        sizes = {
-            tensor.data_ptr(): tensor.nbytes
-            for module in (self.model, self._base)
-            for tensor in (*module.parameters(), *module.buffers())
-        }
-        return sum(sizes.values())
+        return size_bytes(self.model, self._base)
 
 
 class _GivenStates(nn.Module):

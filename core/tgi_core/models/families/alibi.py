@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tgi_core.models.families.base import alibi_slopes, base, mpt_alibi_slopes, optional
+from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import HFConfig
-from tgi_core.models.spec import Architecture, ArchitectureSpec, Block, Norm, WeightNames
+from tgi_core.models.names import WeightNames
+from tgi_core.models.spec import ArchitectureSpec, Block, Norm
 
 
 def bloom(config: HFConfig) -> ArchitectureSpec:

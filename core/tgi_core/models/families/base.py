@@ -49,7 +49,7 @@ def base(
     Raises:
         StartupError: a key is missing, impossible, or asks for what is not supported.
     """
-    config.refuse_if_set("quantization_config", "use_bidirectional_attention")
+    config.refuse_if_set("use_bidirectional_attention")
     if not experts:
         config.refuse_if_set("num_local_experts", "num_experts")
     hidden_size, num_heads = config.size("hidden_size"), config.size("num_attention_heads")
@@ -83,6 +83,13 @@ def base(
 def optional(config: HFConfig, key: str) -> float | None:
     """The value of ``key`` as a number above 0, None where it is absent."""
     return config.positive(key) if config.has(key) else None
+
+
+def predicting_layers(config: HFConfig, count: int) -> tuple[str, ...]:
+    """Prefixes of the layers that a checkpoint has after the model's ``count`` to predict tokens beyond the next."""
+    key = "num_nextn_predict_layers"
+    number = config.size(key, most=MOST_LAYERS) if config.get(key, int, 0) else 0
+    return tuple(f"model.layers.{count + layer}." for layer in range(number))
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:

@@ -6,8 +6,10 @@ from msgspec.structs import replace
 
 from tgi_core.model_folder import TEXT_DEFAULTS
 from tgi_core.models.families.base import base, optional
+from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
-from tgi_core.models.spec import Architecture, ArchitectureSpec, Block, QKNorm, WeightNames
+from tgi_core.models.names import WeightNames
+from tgi_core.models.spec import ArchitectureSpec, Block, QKNorm
 
 
 def gemma(config: HFConfig) -> ArchitectureSpec:

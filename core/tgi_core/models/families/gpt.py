@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tgi_core.models.families.base import GPT_NAMES, base
+from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import FULL, LONGEST_CONTEXT, SLIDING, HFConfig
-from tgi_core.models.spec import Architecture, ArchitectureSpec, Block, LayerSpec, Norm, WeightNames
+from tgi_core.models.names import WeightNames
+from tgi_core.models.spec import ArchitectureSpec, Block, LayerSpec, Norm
 
 _OPT_OFFSET = 2
 """The first rows of OPT's table belonged to padding."""

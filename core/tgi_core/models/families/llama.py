@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tgi_core.models.families.base import alibi_slopes, base
+from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
-from tgi_core.models.spec import Architecture, ArchitectureSpec, LayerSpec, WeightNames
+from tgi_core.models.names import WeightNames
+from tgi_core.models.spec import ArchitectureSpec, LayerSpec
 
 
 def llama(config: HFConfig, *, experts: bool = False) -> ArchitectureSpec:

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tgi_core.contract.experts import RoutingSpec, Scoring
-from tgi_core.models.families.base import base, optional
+from tgi_core.contract.experts import Scoring
+from tgi_core.models.families.base import base, optional, predicting_layers
+from tgi_core.models.families.experts import read_routing, sparse_layers, with_experts
 from tgi_core.models.families.llama import granite, mistral
 from tgi_core.models.families.qwen import qwen_layers
+from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
-from tgi_core.models.spec import (
-    Architecture,
-    ArchitectureSpec,
-    ExpertLayout,
-    ExpertNames,
-    ExpertsSpec,
-    LayerSpec,
-    Norm,
-    QKNorm,
-    WeightNames,
-)
+from tgi_core.models.names import ExpertLayout, ExpertNames, WeightNames
+from tgi_core.models.spec import ArchitectureSpec, Norm, QKNorm
 
 
 def mixtral(config: HFConfig) -> ArchitectureSpec:
-    routing = _routing(config, top_k=2, renormalize=True)
-    return _with_experts(config, mistral(config, experts=True), routing, "num_local_experts")
+    routing = read_routing(config, top_k=2, renormalize=True)
+    return with_experts(config, mistral(config, experts=True), routing, "num_local_experts")
 
 
 def phimoe(config: HFConfig) -> ArchitectureSpec:
@@ -32,10 +25,10 @@ def phimoe(config: HFConfig) -> ArchitectureSpec:
     bias = config.get("attention_bias", bool, False)
     # Scores that lie further below the best than twice the noise of the training share nothing.
     closeness = 2 * config.positive("router_jitter_noise", 0.01)
-    routing = _routing(config, top_k=2, scoring=Scoring.SPARSE_MIXER, closeness=closeness)
+    routing = read_routing(config, top_k=2, scoring=Scoring.SPARSE_MIXER, closeness=closeness)
     if routing.top_k != 2:
         raise config.unsupported("num_experts_per_tok", "its router chooses two")
-    spec = _with_experts(config, spec, routing, "num_local_experts")
+    spec = with_experts(config, spec, routing, "num_local_experts")
     return replace(
         spec,
         norm=Norm.LAYER_BIAS,
@@ -46,16 +39,16 @@ def phimoe(config: HFConfig) -> ArchitectureSpec:
 
 
 def granitemoe(config: HFConfig) -> ArchitectureSpec:
-    routing = _routing(config, top_k=2, scoring=Scoring.SOFTMAX_CHOSEN)
-    return _with_experts(config, granite(config, experts=True), routing, "num_local_experts")
+    routing = read_routing(config, top_k=2, scoring=Scoring.SOFTMAX_CHOSEN)
+    return with_experts(config, granite(config, experts=True), routing, "num_local_experts")
 
 
 def qwen2_moe(config: HFConfig) -> ArchitectureSpec:
     spec = base(config, experts=True)
     spec = replace(spec, layers=qwen_layers(config, len(spec.layers)), qkv_bias=config.get("qkv_bias", bool, True))
-    routing = _routing(config, top_k=4, renormalize=config.get("norm_topk_prob", bool, False))
+    routing = read_routing(config, top_k=4, renormalize=config.get("norm_topk_prob", bool, False))
     inner = config.size("moe_intermediate_size")
-    spec = _with_experts(config, spec, routing, "num_experts", inner, sparse=_sparse_layers(config, spec))
+    spec = with_experts(config, spec, routing, "num_experts", inner, sparse=sparse_layers(config, spec))
     assert spec.experts is not None
     shared_size = config.size("shared_expert_intermediate_size")
     return replace(spec, experts=replace(spec.experts, shared_size=shared_size, shared_gate=True))
@@ -68,9 +61,9 @@ def qwen3_moe(config: HFConfig) -> ArchitectureSpec:
     windowed = config.get("use_sliding_window", bool, False) and config.has("sliding_window")
     layers = config.layers([SLIDING if windowed else FULL] * len(spec.layers))
     spec = replace(spec, layers=layers, qkv_bias=bias, o_bias=bias, qk_norm=QKNorm.HEAD)
-    routing = _routing(config, top_k=8, renormalize=config.get("norm_topk_prob", bool, False))
+    routing = read_routing(config, top_k=8, renormalize=config.get("norm_topk_prob", bool, False))
     inner = config.size("moe_intermediate_size")
-    return _with_experts(config, spec, routing, "num_experts", inner, sparse=_sparse_layers(config, spec))
+    return with_experts(config, spec, routing, "num_experts", inner, sparse=sparse_layers(config, spec))
 
 
 def olmoe(config: HFConfig) -> ArchitectureSpec:
@@ -78,8 +71,8 @@ def olmoe(config: HFConfig) -> ArchitectureSpec:
     config.refuse_if_set("clip_qkv")
     bias = config.get("attention_bias", bool, False)
     spec = replace(base(config, eps=1e-5, experts=True), qk_norm=QKNorm.WIDTH, qkv_bias=bias, o_bias=bias)
-    routing = _routing(config, top_k=8, renormalize=config.get("norm_topk_prob", bool, False))
-    return _with_experts(config, spec, routing, "num_experts")
+    routing = read_routing(config, top_k=8, renormalize=config.get("norm_topk_prob", bool, False))
+    return with_experts(config, spec, routing, "num_experts")
 
 
 def glm4_moe(config: HFConfig) -> ArchitectureSpec:
@@ -88,8 +81,9 @@ def glm4_moe(config: HFConfig) -> ArchitectureSpec:
         spec,
         qkv_bias=config.get("attention_bias", bool, False),
         qk_norm=QKNorm.HEAD if config.get("use_qk_norm", bool, False) else None,
+        ignored=predicting_layers(config, len(spec.layers)),
     )
-    routing = _routing(
+    routing = read_routing(
         config,
         top_k=8,
         scoring=Scoring.SIGMOID,
@@ -101,7 +95,7 @@ def glm4_moe(config: HFConfig) -> ArchitectureSpec:
     dense = config.get("first_k_dense_replace", int, 1)
     sparse = [layer >= dense for layer in range(len(spec.layers))]
     inner = config.size("moe_intermediate_size")
-    spec = _with_experts(config, spec, routing, "n_routed_experts", inner, sparse=sparse)
+    spec = with_experts(config, spec, routing, "n_routed_experts", inner, sparse=sparse)
     assert spec.experts is not None
     shared_size = config.size("n_shared_experts", 1) * inner
     return replace(spec, experts=replace(spec.experts, selection_bias=True, shared_size=shared_size))
@@ -126,9 +120,9 @@ def dbrx(config: HFConfig) -> ArchitectureSpec:
     key = "moe_normalize_expert_weights"
     if experts.has(key) and experts.positive(key) != 1:
         raise experts.unsupported(key, "weights are divided by their sum, or left")
-    routing = _routing(experts.with_names(num_experts_per_tok="moe_top_k"), top_k=1, renormalize=experts.has(key))
+    routing = read_routing(experts.with_names(num_experts_per_tok="moe_top_k"), top_k=1, renormalize=experts.has(key))
     spec = replace(spec, norm=Norm.LAYER, qkv_clip=optional(attention, "clip_qkv"))
-    return _with_experts(experts, spec, routing, "moe_num_experts", inner)
+    return with_experts(experts, spec, routing, "moe_num_experts", inner)
 
 
 def gpt_oss(config: HFConfig) -> ArchitectureSpec:
@@ -146,62 +140,10 @@ def gpt_oss(config: HFConfig) -> ArchitectureSpec:
         qkv_bias=bias,
         o_bias=bias,
     )
-    routing = _routing(config, top_k=4, scoring=Scoring.SOFTMAX_CHOSEN)
-    spec = _with_experts(config, spec, routing, "num_local_experts")
+    routing = read_routing(config, top_k=4, scoring=Scoring.SOFTMAX_CHOSEN)
+    spec = with_experts(config, spec, routing, "num_local_experts")
     assert spec.experts is not None
     return replace(spec, experts=replace(spec.experts, router_bias=True, expert_bias=True))
-
-
-def _routing(
-    config: HFConfig,
-    *,
-    top_k: int,
-    scoring: Scoring = Scoring.SOFTMAX,
-    renormalize: bool = False,
-    scale: float = 1.0,
-    num_groups: int = 1,
-    top_groups: int = 1,
-    closeness: float = 0.0,
-) -> RoutingSpec:
-    """``top_k`` is the number of experts a token where the configuration names none."""
-    return RoutingSpec(
-        top_k=config.size("num_experts_per_tok", top_k),
-        scoring=scoring,
-        renormalize=renormalize,
-        scale=scale,
-        num_groups=num_groups,
-        top_groups=top_groups,
-        closeness=closeness,
-    )
-
-
-def _with_experts(
-    config: HFConfig,
-    spec: ArchitectureSpec,
-    routing: RoutingSpec,
-    key: str,
-    inner: int | None = None,
-    *,
-    sparse: list[bool] | None = None,
-) -> ArchitectureSpec:
-    """``spec`` with experts, as many as ``key`` says, in the ``sparse`` layers or in all."""
-    count = config.size(key)
-    if count % routing.num_groups or routing.top_groups > routing.num_groups:
-        raise config.refuse(key, f"{routing.num_groups} groups, of which {routing.top_groups} are chosen")
-    if routing.num_groups > 1 and count // routing.num_groups < 2:
-        raise config.refuse(key, f"{routing.num_groups} groups of less than two")
-    if routing.top_k > count // routing.num_groups * routing.top_groups:
-        raise config.refuse(key, f"{routing.top_k} experts are chosen for a token")
-    experts = ExpertsSpec(num_experts=count, intermediate_size=inner or spec.intermediate_size, routing=routing)
-    flags = sparse or [True] * len(spec.layers)
-    layers = tuple(LayerSpec(layer.window, layer.rope, flag) for layer, flag in zip(spec.layers, flags, strict=True))
-    return replace(spec, layers=layers, experts=experts)
-
-
-def _sparse_layers(config: HFConfig, spec: ArchitectureSpec) -> list[bool]:
-    """Every ``decoder_sparse_step``-th layer, without those that are named dense."""
-    step, dense = config.size("decoder_sparse_step", 1), config.get("mlp_only_layers", list[int], [])
-    return [(layer + 1) % step == 0 and layer not in dense for layer in range(len(spec.layers))]
 
 
 _MIXTRAL_NAMES = ExpertNames(

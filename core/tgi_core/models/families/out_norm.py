@@ -5,8 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tgi_core.models.families.base import base, optional
+from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
-from tgi_core.models.spec import Architecture, ArchitectureSpec, Block, Norm, QKNorm, WeightNames
+from tgi_core.models.names import WeightNames
+from tgi_core.models.spec import ArchitectureSpec, Block, Norm, QKNorm
 
 
 def olmo(config: HFConfig) -> ArchitectureSpec:

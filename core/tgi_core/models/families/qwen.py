@@ -5,8 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tgi_core.models.families.base import base
+from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
-from tgi_core.models.spec import Architecture, ArchitectureSpec, LayerSpec, QKNorm
+from tgi_core.models.spec import ArchitectureSpec, LayerSpec, QKNorm
 
 
 def qwen_layers(config: HFConfig, num_layers: int) -> tuple[LayerSpec, ...]:

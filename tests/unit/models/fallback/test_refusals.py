@@ -20,11 +20,12 @@ from tgi_core.models.choose import choose_model
 from tgi_core.models.fallback import guard
 from tgi_core.models.fallback.hook import build_arguments
 from tgi_core.models.fallback.model import TransformersModel
+from tgi_core.models.fallback.pretrained import Pretrained
 
 
 def refusal(folder: Path) -> str:
     with pytest.raises(StartupError) as caught:
-        TransformersModel(folder, reason="")
+        TransformersModel(Pretrained(folder), reason="")
     assert caught.value.exit_code is ExitCode.MODEL
     assert caught.value.fix
     return caught.value.cause
@@ -66,7 +67,7 @@ def test_windows_that_attention_is_not_told_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "its weights are quantized"),
         ({"num_hidden_layers": 1 << 30}, "`num_hidden_layers`"),
         ({"model_type": "abacus"}, "transformers does not know it"),
         ({"num_attention_heads": 0}, "because"),
@@ -82,21 +83,19 @@ def test_code_in_a_repository_is_not_run(tmp_path: Path) -> None:
     make_other("arcee", tmp_path)
     (tmp_path / "configuration_x.py").write_text("raise SystemExit('it ran')")
     rewrite_config(tmp_path, {"model_type": "x", "auto_map": {"AutoConfig": "configuration_x.XConfig"}})
-    assert "transformers does not know it" in refusal(tmp_path)
+    assert "code from a model's repository runs only with --trust-remote-code" in refusal(tmp_path)
 
 
 def test_the_refusals_of_both_ways_are_told_together(tmp_path: Path) -> None:
     make_other("arcee", tmp_path)
     rewrite_config(tmp_path, {"model_type": "abacus"})
-    with pytest.raises(
-        StartupError, match=r"`model_type` = 'abacus'.* Transformers' model over our attention: it cannot"
-    ):
+    with pytest.raises(StartupError, match=r"`model_type` = 'abacus'.* Transformers' own model: it cannot"):
         choose_model(tmp_path)
 
 
 def test_the_guard_compares_with_transformers_own_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_other("arcee", tmp_path)
-    layers = TransformersModel(tmp_path, reason="")._layers
+    layers = TransformersModel(Pretrained(tmp_path), reason="")._layers
 
     def load() -> Any:
         return AutoModelForCausalLM.from_pretrained(tmp_path, **build_arguments(torch.float32)).eval()
