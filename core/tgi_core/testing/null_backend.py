@@ -234,7 +234,7 @@ class NullBackend(Backend):
     @property
     def info(self) -> BackendInfo:
         """Never chosen by ``--backend auto``."""
-        return BackendInfo(name="null", title="no arithmetic, for tests and benchmarks", priority=-1)
+        return BackendInfo(name="null", title="no arithmetic, for tests and benchmarks", priority=-1, simulated=True)
 
     def probe(self) -> Probe:
         """Always there."""
@@ -247,6 +247,7 @@ class NullBackend(Backend):
             dtypes=("float32", "bfloat16", "float16"),
             asynchronous=True,
             batch_invariant_dtypes=("float32", "bfloat16", "float16"),
+            computes=False,
         )
 
     def open_device(self, local_index: int) -> Device:  # noqa: ARG002 - there is only one

@@ -13,41 +13,22 @@ from tgi_core.contract import (
     CompiledStep,
     Device,
     DeviceInfo,
-    DeviceMemory,
     DeviceState,
     Kernels,
     Probe,
     ShapeMode,
 )
+from tgi_core.testing.reference_backend import HostDevice
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
-class BucketedCpuDevice(Device):
-    """The host's memory, and a compiler that is strict about shapes."""
+class BucketedCpuDevice(HostDevice):
+    """The host, and a compiler that is strict about shapes."""
 
     def __init__(self) -> None:
         self.num_compiled = 0
-
-    @property
-    def torch_device(self) -> torch.device:
-        import torch
-
-        return torch.device("cpu")
-
-    def memory(self) -> DeviceMemory:
-        page_bytes = os.sysconf("SC_PAGE_SIZE")
-        free_bytes, total_bytes = (page_bytes * os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
-        return DeviceMemory(free_bytes, total_bytes, total_bytes - free_bytes)
-
-    @property
-    def kv_cache_share(self) -> float:
-        return 0.25
-
-    def synchronize(self) -> None:
-        """Nothing is under way: work has run when its call returns."""
 
     def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:
         from tgi_core.testing.stand_ins.static_shapes import StrictStep
@@ -61,7 +42,8 @@ class BucketedCpuBackend(Backend):
 
     @property
     def info(self) -> BackendInfo:
-        return BackendInfo(name="bucketed-cpu", title="A stand-in for devices that compile", priority=-1)
+        title = "A stand-in for devices that compile"
+        return BackendInfo(name="bucketed-cpu", title=title, priority=-1, simulated=True)
 
     def probe(self) -> Probe:
         total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, Device, LoadProgress, ShardLimits, ShardSpec
+from tgi_core.contract import AttentionBatch, Capabilities, Device, LoadProgress, ShardLimits, ShardSpec
 from tgi_core.contract.states import StepRows
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.models.choose import choose_model
@@ -112,8 +112,8 @@ class SlotLibrary:
 class SlotShard(WholeModelShard):
     """Drives the library; see ``WholeModelShard``."""
 
-    def __init__(self, spec: ShardSpec, device: Device) -> None:
-        super().__init__(device, cpu_threads=spec.cpu_threads, eos_token_ids=spec.eos_token_ids)
+    def __init__(self, spec: ShardSpec, capabilities: Capabilities, device: Device) -> None:
+        super().__init__(spec, capabilities, device)
         self._library = SlotLibrary(spec)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from tgi_core.contract import (
     Backend,
@@ -11,33 +10,12 @@ from tgi_core.contract import (
     Capabilities,
     Device,
     DeviceInfo,
-    DeviceMemory,
     ModelShard,
     Probe,
     ShapeMode,
     ShardSpec,
 )
-
-if TYPE_CHECKING:
-    import torch
-
-
-class SlotDevice(Device):
-    """The host."""
-
-    @property
-    def torch_device(self) -> torch.device:
-        import torch
-
-        return torch.device("cpu")
-
-    def memory(self) -> DeviceMemory:
-        page_bytes = os.sysconf("SC_PAGE_SIZE")
-        free_bytes, total_bytes = (page_bytes * os.sysconf(name) for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"))
-        return DeviceMemory(free_bytes, total_bytes, total_bytes - free_bytes)
-
-    def synchronize(self) -> None:
-        """Nothing is under way: the library's calls return when they have run."""
+from tgi_core.testing.reference_backend import HostDevice
 
 
 class WholeModelCpuBackend(Backend):
@@ -45,7 +23,8 @@ class WholeModelCpuBackend(Backend):
 
     @property
     def info(self) -> BackendInfo:
-        return BackendInfo(name="slots-cpu", title="A stand-in for devices that own the whole model", priority=-1)
+        title = "A stand-in for devices that own the whole model"
+        return BackendInfo(name="slots-cpu", title=title, priority=-1, simulated=True)
 
     def probe(self) -> Probe:
         total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -61,9 +40,9 @@ class WholeModelCpuBackend(Backend):
         )
 
     def open_device(self, local_index: int) -> Device:  # noqa: ARG002 - there is one
-        return SlotDevice()
+        return HostDevice()
 
     def create_shard(self, spec: ShardSpec) -> ModelShard:
         from tgi_core.testing.stand_ins.slot_shard import SlotShard
 
-        return SlotShard(spec, self.open_device(0))
+        return SlotShard(spec, self.capabilities(), self.open_device(0))

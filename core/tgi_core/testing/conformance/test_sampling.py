@@ -1,0 +1,66 @@
+"""Level shard: every sampling parameter gives the reference's tokens, whatever else is in the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tgi_core.sampling.params import SamplingParams
+from tgi_core.testing.conformance.comparison import ConformanceError
+from tgi_core.testing.conformance.models import model_configs, write_checkpoint
+from tgi_core.testing.conformance.oracle import check_same
+from tgi_core.testing.conformance.running import Ask, Reply, start
+from tgi_core.testing.conformance.subject import Subject
+from tgi_core.testing.conformance.tolerance import TOLERANCES
+from tgi_core.testing.levels import Level
+from tgi_core.testing.reference_backend import ReferenceBackend
+
+pytestmark = pytest.mark.tgi_level(Level.SHARD)
+
+_EOS = (5,)
+_PARAMS = (
+    SamplingParams(),
+    SamplingParams(do_sample=True, seed=1),
+    SamplingParams(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, seed=2**63 + 2),
+    SamplingParams(do_sample=True, top_p=0.8, seed=3, choice=2),
+    SamplingParams(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25, top_n=3),
+    SamplingParams(do_sample=True, min_p=0.05, typical_p=0.9, seed=4, raw_logprobs=True, top_n=2),
+    SamplingParams(do_sample=True, watermark_delta=2.0, relative_frequency_penalty=1.0, seed=5),
+    SamplingParams(logit_bias={3: 4.0, 90: -100.0}, min_tokens=6),
+    SamplingParams(allowed_token_ids=(7, 8, 9, 100), bad_words=((7, 8), (9,))),
+)
+
+
+def test_every_parameter(computing: Subject, tmp_path: Path) -> None:
+    """In one batch here, and one by one on the reference backend."""
+    dtype = computing.exact_dtype
+    if dtype != "float32":
+        pytest.skip("without float32 another rounding may draw another token")
+    write_checkpoint(tmp_path, model_configs(computing.head_dim)["qwen3"])
+    asks = [
+        Ask([7 + index, 9, 11, 12], 12, params, prompt_logprobs=index % 2 == 0) for index, params in enumerate(_PARAMS)
+    ]
+    with start(computing.backend, tmp_path, dtype, max_slots=len(asks), eos_token_ids=_EOS) as running:
+        together = running.serve(asks)
+    with start(ReferenceBackend(), tmp_path, dtype, eos_token_ids=_EOS) as running:
+        alone = [running.serve([ask])[0] for ask in asks]
+    bound = TOLERANCES[dtype].logprob
+    for reply, expected in zip(together, alone, strict=True):
+        what = f"{reply.ask.sampling} in a batch, and alone on the reference"
+        if reply.token_ids != expected.token_ids:
+            raise ConformanceError(f"{what}: {reply.token_ids} and {expected.token_ids}.")
+        check_same([reply], [expected], bound, what)
+        _check_tops(reply, expected, bound, what)
+        if reply.prompt_logprobs != pytest.approx(expected.prompt_logprobs, abs=bound):
+            raise ConformanceError(
+                f"Log-probabilities of the prompt, {what}: {reply.prompt_logprobs} and {expected.prompt_logprobs}."
+            )
+
+
+def _check_tops(reply: Reply, expected: Reply, bound: float, what: str) -> None:
+    for top, other in zip(reply.tops, expected.tops, strict=True):
+        if (top is None) != (other is None):
+            raise ConformanceError(f"Alternatives, {what}: {top} and {other}.")
+        if top is not None and other is not None and top.logprobs != pytest.approx(other.logprobs, abs=bound):
+            raise ConformanceError(f"Alternatives, {what}: {top} and {other}.")

@@ -1,0 +1,135 @@
+"""The operations and devices of the backends in ``tests.testing.sabotage``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tgi_core.contract import AttentionBatch, AttentionSpec, DeviceGraph, DeviceMemory, Sampled, SampleInputs
+from tgi_core.contract.kernels import PreparedAttention
+from tgi_core.reference import ReferenceKernels
+from tgi_core.testing.reference_backend import HostDevice
+from tgi_cpu.device import CpuDevice
+
+
+class Replayed:
+    """A "graph" of the host: the work itself."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.replay = work
+
+
+class GraphDevice(HostDevice):
+    """Records by running the work again."""
+
+    def capture(self, work: Callable[[], None]) -> DeviceGraph:
+        work()
+        return Replayed(work)
+
+
+class MeasuredDevice(HostDevice):
+    """Tells what the process holds."""
+
+    def __init__(self) -> None:
+        self._host = CpuDevice()
+
+    def memory(self) -> DeviceMemory:
+        return self._host.memory()
+
+    def reset_peak(self) -> None:
+        self._host.reset_peak()
+
+
+class OnDevice(ReferenceKernels):
+    """The reference that reads lengths on the device, so that decodes can be recorded."""
+
+    captures_experts = True
+
+    def attention(
+        self,
+        q_THD: Tensor,
+        cache_NP2KD: Tensor,
+        prepared: PreparedAttention,
+        spec: AttentionSpec,
+        sinks_H: Tensor | None = None,
+        *,
+        distance_bias_HX: Tensor | None = None,
+    ) -> Tensor:
+        batch: AttentionBatch = prepared
+        if batch.num_decodes < len(batch.q_lens):
+            return super().attention(q_THD, cache_NP2KD, batch, spec, sinks_H, distance_bias_HX=distance_bias_HX)
+        blocks_BM = batch.block_tables_BM.long().clamp(0, len(cache_NP2KD) - 1)
+        kv_BC2KD = cache_NP2KD[blocks_BM].flatten(1, 2)
+        positions_C = torch.arange(kv_BC2KD.shape[1])
+        seen_BC = positions_C < batch.kv_lens_B[:, None]
+        if batch.window is not None:
+            seen_BC &= positions_C >= batch.kv_lens_B[:, None] - batch.window
+        keys, values = kv_BC2KD.repeat_interleave(spec.num_heads // spec.num_kv_heads, dim=3).unbind(2)
+        scores_BHC = torch.einsum("bhd,bchd->bhc", q_THD.float(), keys.float()) * spec.scale
+        weights_BHC = scores_BHC.masked_fill(~seen_BC[:, None], float("-inf")).softmax(-1)
+        values = values.masked_fill(~seen_BC[..., None, None], 0)
+        return torch.einsum("bhc,bchd->bhd", weights_BHC, values.float()).to(q_THD.dtype)
+
+    def supports(self, operation: str, spec: AttentionSpec) -> bool:
+        return operation != "attention" or not spec.features
+
+
+class WrongRopeHalf(ReferenceKernels):
+    """Writes the second half of the rotated features only."""
+
+    def rope(self, x_THD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+        half = cos_TR.shape[-1]
+        return torch.cat((x_THD[..., :half], super().rope(x_THD, cos_TR, sin_TR)[..., half:]), dim=-1)
+
+
+class OffByOneBlock(ReferenceKernels):
+    """Reads the block after the one in the table."""
+
+    def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:
+        return batch._replace(block_tables_BM=batch.block_tables_BM + 1)
+
+    def attention(
+        self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, *rest: Any, **named: Any
+    ) -> Tensor:
+        batch: AttentionBatch = prepared
+        tables_BM = batch.block_tables_BM.clamp(max=len(cache_NP2KD) - 1)
+        return super().attention(q_THD, cache_NP2KD, batch._replace(block_tables_BM=tables_BM), *rest, **named)
+
+
+class IgnoredWindow(ReferenceKernels):
+    """Attends to everything."""
+
+    def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:
+        return batch._replace(window=None)
+
+
+class LeakingBlock(ReferenceKernels):
+    """Keeps a copy of the blocks that a step of prompts writes."""
+
+    def __init__(self) -> None:
+        self._kept: list[Tensor] = []
+
+    def attention(
+        self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, *rest: Any, **named: Any
+    ) -> Tensor:
+        batch: AttentionBatch = prepared
+        if batch.num_decodes < len(batch.q_lens):
+            self._kept.append(cache_NP2KD.clone())
+        return super().attention(q_THD, cache_NP2KD, prepared, *rest, **named)
+
+
+class HostSync(OnDevice):
+    """Looks at a value in the middle of a step."""
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
+        if not logits_BV.isfinite().any():
+            raise ValueError("no token is left")
+        return super().sample(logits_BV, inputs)
+
+    def decode_inputs(self, state: Any, slots_B: Tensor) -> Any:
+        inputs = super().decode_inputs(state, slots_B)
+        longest = int(inputs.kv_lens_B.max())
+        return inputs._replace(block_tables=tuple(table[:, :longest] for table in inputs.block_tables))
