@@ -14,7 +14,7 @@ from tgi_core.contract import (
     Kernels,
     Probe,
 )
-from tgi_cuda.attention import NAMES, OWN
+from tgi_cuda.attention import NAMES
 
 
 class CudaBackend(Backend):
@@ -43,7 +43,7 @@ class CudaBackend(Backend):
         )
 
     def open_device(self, local_index: int) -> Device:
-        from tgi_cuda.device import CudaDevice
+        from tgi_core.shards.accelerator import CudaDevice
 
         return CudaDevice(local_index)
 
@@ -58,13 +58,8 @@ class CudaBackend(Backend):
         return self.kernels_for(device, None)
 
     def kernels_for(self, device: Device, attention: AttentionChoice | None) -> Kernels:
-        from tgi_cuda.kernels import CudaKernels, gpu_tuning
+        from tgi_cuda.attention.choose import PROVIDERS
+        from tgi_cuda.kernels import gpu_tuning
+        from tgi_triton import kernels_with
 
-        tuning = gpu_tuning(device.torch_device)
-        if attention is None or attention.name == OWN:
-            return CudaKernels(device.torch_device, tuning)
-        from tgi_cuda.attention.choose import find_provider
-
-        prefill = find_provider(attention.name).open(device, attention.use)
-        note = f"prompts attend through {attention.name}: {attention.reason}"
-        return CudaKernels(device.torch_device, tuning, prefill, (note,))
+        return kernels_with(device, gpu_tuning(device.torch_device), attention, PROVIDERS)

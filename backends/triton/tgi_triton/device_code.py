@@ -6,9 +6,15 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.runtime import JITFunction
 
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether kernels run in Triton's interpreter, whose products of bfloat16 are wrong: operands are then widened."""
+try:
+    from triton.language.extra import cuda as nvidia
+except ImportError:
+    nvidia = None
+# Builds for other vendors may lack them; kernels call them for NVIDIA alone.
+gdc_wait: Any = getattr(nvidia, "gdc_wait", None)
+gdc_launch_dependents: Any = getattr(nvidia, "gdc_launch_dependents", None)
 
 LOG2_E = 1.4426950408889634
 
@@ -29,6 +35,10 @@ def launch_options(dependent_launch: bool) -> dict[str, Any]:
 def tanh(x):
     """By the exponential, since Triton's own is not the same on all targets."""
     return 2 * tl.sigmoid(2 * x) - 1
+
+
+INTERPRETED = not isinstance(tanh, JITFunction)
+"""Whether kernels run in Triton's interpreter, whose products of bfloat16 are wrong: operands are then widened."""
 
 
 @triton.jit

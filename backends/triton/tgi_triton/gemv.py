@@ -10,10 +10,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tgi_triton.activations import activate
-from tgi_triton.device_code import launch_options, next_power_of_2
+from tgi_triton.device_code import gdc_launch_dependents, gdc_wait, launch_options, next_power_of_2
 from tgi_triton.tuning import Tuning
 
 

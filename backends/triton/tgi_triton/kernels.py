@@ -137,11 +137,13 @@ class TritonKernels(ReferenceKernels):
         if inputs.tier is Tier.GREEDY:
             return Sampled(*sampling.choose_greedy(logits_BV, self._tuning, self._arrivals_X))
         if inputs.tier is Tier.SAMPLED:
-            return Sampled(*sampled.sample(logits_BV, inputs))
+            return Sampled(*sampled.sample(logits_BV, inputs, self._tuning))
         scores_BV = reference.apply_rules(logits_BV.float(), inputs)
-        return reference.sample_whole_rows(scores_BV, inputs, *sampled.sample(scores_BV, inputs))
+        return reference.sample_whole_rows(scores_BV, inputs, *sampled.sample(scores_BV, inputs, self._tuning))
 
     def decode_inputs(self, state: DeviceState, slots_B: Tensor) -> DecodeInputs:
+        if not state.block_tables:
+            return super().decode_inputs(state, slots_B)
         return tables.decode_inputs(state, slots_B)
 
     def advance_tables(self, tokens_SL: Tensor, lengths_S: Tensor, slots_B: Tensor, ids_B: Tensor) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -69,5 +68,7 @@ def cache_descriptor(cache_NP2KD: Tensor, tile: int, *, wanted: bool) -> tuple[A
     _, block_size, _, kv_heads, head_dim = cache_NP2KD.shape
     if not wanted or block_size % tile or head_dim & (head_dim - 1):
         return cache_NP2KD, False
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
     rows = cache_NP2KD.view(-1, 2 * kv_heads * head_dim)
     return TensorDescriptor.from_tensor(rows, [tile, head_dim]), True

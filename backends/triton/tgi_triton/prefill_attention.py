@@ -10,11 +10,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tgi_core.contract import AttentionSpec
 from tgi_triton.decode_attention import tile_tokens
-from tgi_triton.device_code import INTERPRETED, launch_options, next_power_of_2
+from tgi_triton.device_code import INTERPRETED, gdc_launch_dependents, gdc_wait, launch_options, next_power_of_2
 from tgi_triton.online_softmax import HeadTerms, accumulate, score_factors, sharpness, sink_weights, tile_scores
 from tgi_triton.paged import cache_descriptor, load_tile
 from tgi_triton.tuning import Tuning

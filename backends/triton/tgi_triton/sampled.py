@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tgi_core.contract import SampleInputs
 from tgi_triton.device_code import launch_options
+from tgi_triton.tuning import Tuning
 
 _BLOCK = 8192
 _ZERO_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
@@ -197,7 +198,7 @@ def _sampled_kernel(
     tl.store(logprobs_ptr + row, score - tl.log(tl.sum(totals)))
 
 
-def sample(logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
+def sample(logits_BV: Tensor, inputs: SampleInputs, tuning: Tuning) -> tuple[Tensor, Tensor]:
     """The sampled tier of ``Kernels.sample`` for logits or scores; launches only, so it can be captured."""
     rows, vocab_size = logits_BV.shape
     ids_B = torch.empty(rows, dtype=torch.int64, device=logits_BV.device)
@@ -217,7 +218,7 @@ def sample(logits_BV: Tensor, inputs: SampleInputs) -> tuple[Tensor, Tensor]:
         vocab_size,
         ZERO_BITS=_ZERO_BITS[logits_BV.dtype],
         BLOCK=_BLOCK,
-        num_warps=32,
+        num_warps=tuning.sampled_warps,
         **launch_options(False),
     )
     return ids_B, logprobs_B

@@ -6,9 +6,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from tgi_triton.device_code import launch_options
+from tgi_triton.device_code import gdc_launch_dependents, gdc_wait, launch_options
 from tgi_triton.tuning import Tuning
 
 _BLOCK = 1024

@@ -6,10 +6,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from tgi_core.contract import DecodeInputs, DeviceState
-from tgi_triton.device_code import launch_options
+from tgi_triton.device_code import gdc_launch_dependents, gdc_wait, launch_options
 
 _COLUMNS = 512
 _ROWS = 128

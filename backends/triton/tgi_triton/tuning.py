@@ -19,6 +19,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         prefill_light_stages: the same where a program has many queries of few heads, or small heads.
         gemv: a linear of one row runs as a matrix-vector product of our own; otherwise the vendor's library has it.
         gemv_tile, gemv_warps: weights of a program's tile, along the inputs first, and its warps.
+        sampled_warps: of the choice of a token with temperature, top-k and top-p, a row a program.
         dependent_launch: kernels may start while the one before drains (programmatic dependent launch, sm_90 on).
     """
 
@@ -36,6 +37,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     gemv: bool = False
     gemv_tile: int = 2048
     gemv_warps: int = 4
+    sampled_warps: int = 32
     dependent_launch: bool = False
 
 
@@ -63,3 +65,34 @@ def cuda_tuning(major: int, minor: int, multiprocessors: int) -> Tuning:
         prefill_tile_bytes=16384 if large_shared_memory else 8192,
         gemv=True,
     )
+
+
+def rocm_tuning(architecture: str, compute_units: int) -> Tuning:
+    """The tuning for an AMD device, such as "gfx942".
+
+    Chosen so that compiled kernels fit the local memory and keep their registers; not measured on a device.
+    """
+    if architecture.startswith("gfx9"):
+        # A wave has 64 lanes and a program at most 1,024.
+        cdna = Tuning(programs=compute_units, gemv=True, sampled_warps=16)
+        if architecture != "gfx950":
+            return cdna
+        # 160 KiB of local memory, others have 64.
+        return msgspec.structs.replace(cdna, decode_tile_bytes=16384, prefill_rows=128, prefill_tile_bytes=16384)
+    # RDNA: waves of 32 lanes, each with at most 256 registers; a second stage would not fit into them.
+    return Tuning(
+        programs=compute_units,
+        decode_tile_bytes=4096,
+        decode_warps=8,
+        decode_stages=1,
+        prefill_tile_bytes=4096,
+        prefill_warps=8,
+        prefill_stages=1,
+        prefill_light_stages=1,
+        gemv=True,
+    )
+
+
+def xpu_tuning(cores: int) -> Tuning:
+    """The tuning for an Intel GPU with so many Xe cores, whose warps are sub-groups of 16 lanes. Not measured."""
+    return Tuning(programs=cores, prefill_warps=8, gemv=True, gemv_warps=8)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, DeviceState, SampleInputs, StepPlan
-from tgi_core.models.step import StepRows
+from tgi_core.contract.states import StepRows
 from tgi_core.sampling.params import Tier
 from tgi_core.shards.transfer import upload
 
@@ -37,8 +37,9 @@ class StepBatch(NamedTuple):
 def make_batch(plan: StepPlan, state: DeviceState, windows: Sequence[int | None], block_size: int) -> StepBatch:
     """Gather what a step computes; the input ids come from the tables, where sampling has put them."""
     device = state.tokens_SL.device
-    rows_3B = upload(torch.tensor([plan.slots, plan.q_lens, plan.kv_lens]), device)
-    slots_B, q_lens_B, kv_lens_B = rows_3B.unbind(0)
+    firsts = [kv_len - q_len for kv_len, q_len in zip(plan.kv_lens, plan.q_lens, strict=True)]
+    rows_4B = upload(torch.tensor([plan.slots, plan.q_lens, plan.kv_lens, firsts]), device)
+    slots_B, q_lens_B, kv_lens_B, firsts_B = rows_4B.unbind(0)
     num_rows, num_tokens = len(plan.slots), sum(plan.q_lens)
     q_starts_B = torch.zeros(num_rows + 1, dtype=torch.int64, device=device)
     torch.cumsum(q_lens_B, 0, out=q_starts_B[1:])
@@ -79,7 +80,7 @@ def make_batch(plan: StepPlan, state: DeviceState, windows: Sequence[int | None]
     return StepBatch(
         ids_T=state.tokens_SL[slots_T, positions_T],
         positions_T=positions_T,
-        rows=StepRows(slots_B, q_starts_B, plan.q_lens, plan.num_decodes, plan.slots),
+        rows=StepRows(slots_B, q_starts_B, firsts_B, plan.q_lens, plan.num_decodes, plan.slots),
         attention=tuple(attention),
         sample_tokens_B=sample_tokens_B,
         sample_slots_B=sample_slots_B,

@@ -30,7 +30,7 @@ from tgi_core.contract import (
     StepResult,
     Ticket,
 )
-from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
+from tgi_core.errors import ExitCode, StartupError
 from tgi_core.models.choose import choose_model
 from tgi_core.models.model import LoadedModel, LoadOptions
 from tgi_core.models.rotary import rotary_table
@@ -38,6 +38,8 @@ from tgi_core.plugins import Plugins
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.binding import bind_attention
 from tgi_core.shards.buckets import COVER_SHAPES, ForwardShape, ShapeLimits, forward_shapes
+from tgi_core.shards.checks import check_block_size, check_dtype
+from tgi_core.shards.faults import typed_faults
 from tgi_core.shards.memory import ACTIVATIONS, refuse_activations, size_kv_cache
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.static_plans import ForwardCalls, PlanRunner, SampledCalls
@@ -87,12 +89,7 @@ class BucketedShard(ModelShard):
         self._capabilities = capabilities
         self._device = device
         self._kernels = kernels
-        if spec.dtype not in capabilities.dtypes:
-            raise StartupError(
-                f"The device does not compute in {spec.dtype}.",
-                f"Choose one of {', '.join(capabilities.dtypes)}.",
-                ExitCode.BACKEND,
-            )
+        check_dtype(spec, capabilities)
         self._dtype: torch.dtype = getattr(torch, spec.dtype)
         self._model = choose_model(spec.model_dir)
         unfit = [attention for attention in self._model.attention if not kernels.supports("attention", attention)]
@@ -129,11 +126,9 @@ class BucketedShard(ModelShard):
         assert isinstance(ticket, _Ticket)
         assert ticket.sampled is not None, "sample comes before collect"
         assert self._plans is not None
-        try:
+        with typed_faults():
             sampled, event = ticket.sampled.result()
-        except torch.OutOfMemoryError as error:
-            raise DeviceMemoryError(str(error)) from error
-        event.synchronize()
+            event.synchronize()
         return self._plans.result(ticket.plan, ticket.forward.result(), sampled)
 
     def use_idle_time(self) -> bool:
@@ -163,12 +158,7 @@ class BucketedShard(ModelShard):
 
     @torch.inference_mode()
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
-        if limits.block_size not in self._capabilities.block_sizes:
-            raise StartupError(
-                f"The device does not take KV blocks of {limits.block_size} tokens.",
-                f"Choose one of {', '.join(map(str, self._capabilities.block_sizes))}.",
-                ExitCode.BACKEND,
-            )
+        check_block_size(limits, self._capabilities)
         try:
             activations_bytes = self._measure_activations(limits)
         except torch.OutOfMemoryError as error:

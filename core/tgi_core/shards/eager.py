@@ -33,19 +33,31 @@ from tgi_core.contract import (
     StepResult,
     Ticket,
 )
-from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
+from tgi_core.contract.states import StepRows
+from tgi_core.errors import ExitCode, StartupError
 from tgi_core.models.choose import choose_model
-from tgi_core.models.model import LoadedModel, LoadOptions
+from tgi_core.models.model import Encoder, LoadedModel, LoadOptions, OwnCache
 from tgi_core.models.rotary import rotary_table
-from tgi_core.models.step import KVView, Step, StepRows
+from tgi_core.models.step import KVView, Step
 from tgi_core.plugins import Plugins
 from tgi_core.reference.sampling import WHOLE_ROWS
 from tgi_core.sampling.params import Tier
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.batch import make_batch, sample_inputs
 from tgi_core.shards.binding import bind_attention
+from tgi_core.shards.checks import check_block_size, check_dtype
+from tgi_core.shards.encoding import Encoding
+from tgi_core.shards.faults import typed_faults
 from tgi_core.shards.graphs import DecodeGraphs
-from tgi_core.shards.memory import ACTIVATIONS, STATES, refuse_activations, size_kv_cache
+from tgi_core.shards.memory import (
+    ACTIVATIONS,
+    STATES,
+    check_states,
+    decoder_limits,
+    longest_encoder_input,
+    refuse_activations,
+    size_kv_cache,
+)
 from tgi_core.shards.prompts import PIECE_ROWS, PromptScores, next_logprobs, score_prompts
 from tgi_core.shards.sampling import Sampler, StepTokens
 from tgi_core.shards.slots import SlotTable
@@ -109,24 +121,20 @@ class EagerShard(ModelShard):
         self._capabilities = capabilities
         self._device = device
         self._kernels = kernels
-        if spec.dtype not in capabilities.dtypes:
-            raise StartupError(
-                f"The device does not compute in {spec.dtype}.",
-                f"Choose one of {', '.join(capabilities.dtypes)}.",
-                ExitCode.BACKEND,
-            )
+        check_dtype(spec, capabilities)
         self._dtype: torch.dtype = getattr(torch, spec.dtype)
-        self._model = choose_model(spec.model_dir)
+        self._model = choose_model(spec.model_dir, trust_remote_code=spec.trust_remote_code)
         self._windows = tuple(attention.window for attention in self._model.attention)
         self._rules = RuleSet(Plugins.discover().logits_rules())
-        for attention_spec in self._model.attention:
-            if capabilities.head_dims and attention_spec.head_dim not in capabilities.head_dims:
+        attention = bind_attention(kernels, self._model.attention)
+        for attention_spec, bound in zip(self._model.attention, attention.kernels, strict=True):
+            sizes = capabilities.head_dims if bound is kernels else ()
+            if sizes and attention_spec.head_dim not in sizes:
                 raise StartupError(
                     f"The device's attention does not take heads of {attention_spec.head_dim} features.",
                     "Use another backend.",
                     ExitCode.BACKEND,
                 )
-        attention = bind_attention(kernels, self._model.attention)
         self.notes: list[str] = [*kernels.notes, *attention.notes]
         if self._model.reason:
             self.notes.append(f"runs as {self._model.path}. {self._model.reason}")
@@ -137,6 +145,9 @@ class EagerShard(ModelShard):
         self._records = capabilities.graph is not GraphMode.NONE and own_attention and self._model.records(kernels)
         self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
         self._decoder: LoadedModel | None = None
+        self._own_cache: OwnCache | None = None
+        self._encoder: Encoder | None = None
+        self._encoding: Encoding | None = None
         self._state: DeviceState | None = None
         self._slots: SlotTable | None = None
         self._sampler: Sampler | None = None
@@ -162,11 +173,9 @@ class EagerShard(ModelShard):
     def collect(self, ticket: Ticket) -> StepResult:
         assert isinstance(ticket, _Ticket)
         assert ticket.tokens is not None, "sample comes before collect"
-        try:
+        with typed_faults():
             tokens = ticket.tokens.result()
-        except torch.OutOfMemoryError as error:
-            raise DeviceMemoryError(str(error)) from error
-        tokens.event.synchronize()
+            tokens.event.synchronize()
         assert self._sampler is not None
         prompt_scores = ticket.forward.result().prompt_scores
         prompt_logprobs = [] if prompt_scores is None else prompt_scores.to_results()
@@ -182,6 +191,7 @@ class EagerShard(ModelShard):
         self._state = None
         self._slots = None
         self._sampler = None
+        self._encoder = self._encoding = None
         self._rotary_tables = ()
 
     @torch.inference_mode()
@@ -194,17 +204,18 @@ class EagerShard(ModelShard):
             attention_kernels=self._attention_kernels,
             progress=progress,
         )
-        self._decoder, self._weights_bytes = self._model.load(options)
+        loaded = self._model.load(options)
+        self._decoder, self._weights_bytes, self._own_cache = loaded.model, loaded.weights_bytes, loaded.own_cache
+        self._encoder = loaded.encoder
+        self.notes += loaded.notes
+        self.whole_prompts = self._own_cache is not None and self._own_cache.whole_prompts
 
     @torch.inference_mode()
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
-        if limits.block_size not in self._capabilities.block_sizes:
-            raise StartupError(
-                f"The device does not take KV blocks of {limits.block_size} tokens.",
-                f"Choose one of {', '.join(map(str, self._capabilities.block_sizes))}.",
-                ExitCode.BACKEND,
-            )
+        check_block_size(limits, self._capabilities)
         self._block_size = limits.block_size
+        states = [MemoryLine(STATES, size_bytes)] if (size_bytes := self._states_bytes(limits.max_slots)) else []
+        check_states(limits, [MemoryLine("weights", self._weights_bytes), *states], self._free_bytes(limits))
         try:
             activations_bytes = self._measure_activations(limits)
         except torch.OutOfMemoryError as error:
@@ -212,25 +223,47 @@ class EagerShard(ModelShard):
         memory = [MemoryLine("weights", self._weights_bytes), MemoryLine(ACTIVATIONS, activations_bytes)]
         if self._records:
             memory.append(MemoryLine("graphs", self._measure_graphs(limits)))
-        if self._model.states:
-            memory.append(MemoryLine(STATES, self._states_bytes(limits.max_slots)))
-        available_bytes = self._available_bytes(limits, sum(line.size_bytes for line in memory[1:]))
-        sizes = size_kv_cache(self._kv_groups(), limits, self._model.max_positions, available_bytes, memory)
-        self._allocate(limits.max_slots, sizes.max_total_tokens, [budget.blocks for budget in sizes.groups])
+        memory += states
+        # The measurement's states are as large as those to come.
+        self._state = self._sampler = None
+        free_bytes = self._free_bytes(limits)
+        check_states(limits, memory, free_bytes)
+        left_bytes = free_bytes - sum(line.size_bytes for line in memory[1:])
+        available_bytes = max(0, int(left_bytes * self._device.kv_cache_share))
+        encoder_tokens = self._encoder_tokens(limits)
+        if self._encoder is not None:
+            limits = decoder_limits(limits, self._model.max_positions, self._encoder.max_tokens)
+        sizes = size_kv_cache(
+            self._kv_groups(),
+            limits,
+            self._model.max_positions,
+            available_bytes,
+            memory,
+            encoder_tokens=encoder_tokens,
+        )
+        blocks = [] if self._own_cache is not None else [budget.blocks for budget in sizes.groups]
+        self._allocate(limits.max_slots, sizes.max_total_tokens, blocks, sizes.max_encoder_tokens)
         memory.append(MemoryLine("kv cache", sizes.size_bytes))
         if self._records:
             self._graphs = self._record_graphs(limits.max_slots)
-        has_states = bool(self._model.states)
-        return KVBudget(limits.block_size, sizes.groups, sizes.max_total_tokens, memory, has_states)
+        has_states = bool(self._model.states) or self._own_cache is not None
+        return KVBudget(
+            limits.block_size, sizes.groups, sizes.max_total_tokens, memory, has_states, sizes.max_encoder_tokens
+        )
+
+    def _encoder_tokens(self, limits: ShardLimits) -> int:
+        """The longest input of the encoder; 0 without one."""
+        return 0 if self._encoder is None else longest_encoder_input(limits, self._encoder.max_tokens)
 
     def _states_bytes(self, max_slots: int) -> int:
         """Memory of what slots keep beside the KV cache, the scratch slot's too."""
         sizes = (math.prod(state.shape) * (state.dtype or self._dtype).itemsize for state in self._model.states)
-        return (max_slots + 1) * sum(sizes)
+        own_bytes = 0 if self._own_cache is None else self._own_cache.bytes_per_slot
+        return (max_slots + 1) * (sum(sizes) + own_bytes)
 
-    def _available_bytes(self, limits: ShardLimits, taken_bytes: int) -> int:
-        free_bytes = self._device.memory().free_bytes * limits.memory_fraction
-        return max(0, int((free_bytes - taken_bytes - _RESERVE_BYTES) * self._device.kv_cache_share))
+    def _free_bytes(self, limits: ShardLimits) -> int:
+        """What is left beside the weights for activations, states and caches."""
+        return int(self._device.memory().free_bytes * limits.memory_fraction) - _RESERVE_BYTES
 
     def _measure_activations(self, limits: ShardLimits) -> int:
         """Run the largest step over a cache of one block; returns the memory it took beyond what lasts, in bytes."""
@@ -238,8 +271,14 @@ class EagerShard(ModelShard):
         if not self._capabilities.asynchronous:
             num_tokens = min(num_tokens, max(_HOST_WARM_UP_TOKENS, limits.max_slots))
         num_rows = min(limits.max_slots, num_tokens)
-        q_lens = [1] * (num_rows - 1) + [num_tokens - num_rows + 1]
-        self._allocate(num_rows, num_tokens + 1, [1] * len(self._windows))
+        q_lens = _long_rows(num_tokens, num_rows, self._model.max_positions)
+        encoder_tokens = self._encoder_tokens(limits)
+        inputs = _long_rows(num_tokens, num_rows, encoder_tokens) if encoder_tokens else [0] * num_rows
+        self._allocate(num_rows, num_tokens + 1, [1] * len(self._windows), encoder_tokens)
+        assert self._state is not None
+        for state in self._state.states:
+            # A device may take memory when it is first written: not as part of the step.
+            state.zero_()
         self._device.synchronize()
         self._device.reset_peak()
         before_bytes = self._device.memory().peak_bytes
@@ -252,9 +291,12 @@ class EagerShard(ModelShard):
             q_lens=q_lens,
             kv_lens=q_lens,
             samples=[True] * num_rows,
-            num_decodes=num_rows - 1,
+            num_decodes=q_lens.count(1),
             tier=Tier.FULL,
-            new_slots=[NewSlot(slot, [0] * q_len, q_len, wanted[slot]) for slot, q_len in enumerate(q_lens)],
+            new_slots=[
+                NewSlot(slot, [0] * q_len, q_len, wanted[slot], encoder_ids=[0] * inputs[slot])
+                for slot, q_len in enumerate(q_lens)
+            ],
         )
         forward = self._forward(plan)
         self._device.synchronize()
@@ -262,6 +304,8 @@ class EagerShard(ModelShard):
         layers_bytes = (self._device.memory().peak_bytes - before_bytes) * limits.max_step_tokens // num_tokens
         mask = b"\xff" * (4 * -(-self._model.vocab_size // 32))
         self._sample_rows(plan, forward, LateInputs(list(range(num_rows)), mask * num_rows))
+        if self._own_cache is not None:
+            self._own_cache.free(plan.slots)
         self._measure_prompt_scores(min(num_tokens, PIECE_ROWS))
         self._device.synchronize()
         return max(0, layers_bytes, self._device.memory().peak_bytes - before_bytes)
@@ -305,15 +349,19 @@ class EagerShard(ModelShard):
 
     def _kv_groups(self) -> list[KVGroup]:
         assert self._decoder is not None, "load comes before warm_up"
+        if self._own_cache is not None:
+            own = KVGroup(None, self._own_cache.bytes_per_token * self._block_size)
+            inputs = KVGroup(None, self._own_cache.bytes_per_encoder_token * self._block_size, cross=True)
+            return [own] if self._encoder is None else [own, inputs]
         groups = []
         for group, spec in enumerate(self._model.attention):
             layer_bytes = math.prod(spec.cache_shape(1, self._block_size)) * self._dtype.itemsize
             # Where windows are not supported their blocks are kept to the end; attention still looks back no further.
             window = spec.window if self._capabilities.sliding_window else None
-            groups.append(KVGroup(window, self._model.group_of_layer.count(group) * layer_bytes))
+            groups.append(KVGroup(window, self._model.group_of_layer.count(group) * layer_bytes, spec.cross))
         return groups
 
-    def _allocate(self, max_slots: int, max_total_tokens: int, blocks: list[int]) -> None:
+    def _allocate(self, max_slots: int, max_total_tokens: int, blocks: list[int], max_encoder_tokens: int = 0) -> None:
         """Make caches and tables; they replace those of a measurement."""
         assert self._decoder is not None, "load comes before warm_up"
         model = self._model
@@ -326,7 +374,7 @@ class EagerShard(ModelShard):
         states = [
             self._device.zeros((max_slots + 1, *state.shape), state.dtype or self._dtype) for state in model.states
         ]
-        blocks_per_slot = -(-max_total_tokens // self._block_size)
+        blocks_per_slot = -(-max(max_total_tokens, max_encoder_tokens) // self._block_size)
         self._state = make_state(
             max_slots,
             max_total_tokens,
@@ -346,6 +394,8 @@ class EagerShard(ModelShard):
         eos_ids_E = torch.tensor(eos_ids, dtype=torch.int64, device=device)
         self._slots = SlotTable(self._rules, max_slots, model.vocab_size, eos_ids_E)
         self._sampler = Sampler(self._device, self._kernels, self._state, self._slots)
+        if self._encoder is not None:
+            self._encoding = Encoding(self._encoder, model.attention, max_slots, self._block_size)
         self._decode_starts_B = torch.arange(max_slots + 1, device=device)
         self._rotary_tables = tuple(rotary_table(rope, max_total_tokens, device) for rope in model.ropes)
 
@@ -355,6 +405,8 @@ class EagerShard(ModelShard):
         assert state is not None, "warm_up comes before launch"
         assert slots is not None
         assert decoder is not None
+        if self._own_cache is not None:
+            self._own_cache.free([*plan.freed_slots, *(new.slot for new in plan.new_slots)])
         apply_plan(plan, state, slots, self._model.group_of_layer, self._kernels)
         if self._graphs is not None and self._graphs.takes(plan):
             if self._graphs.samples(plan):
@@ -363,7 +415,11 @@ class EagerShard(ModelShard):
             hidden_BE, slots_B = self._graphs.replay_hidden(plan)
             return _Forward(decoder.logits(hidden_BE), slots_B)
         batch = make_batch(plan, state, self._windows, self._block_size)
-        hidden_TE = self._hidden(state, decoder, (batch.ids_T, batch.positions_T), batch.rows, batch.attention)
+        attention = batch.attention
+        if self._encoding is not None:
+            self._encoding.enter(plan, state)
+            attention = self._encoding.add_cross(attention, plan, state)
+        hidden_TE = self._hidden(state, decoder, (batch.ids_T, batch.positions_T), batch.rows, attention)
         prompt_scores = score_prompts(plan, hidden_TE, state, slots, decoder)
         if not any(plan.samples):
             return _Forward(None, batch.sample_slots_B, prompt_scores=prompt_scores)
@@ -400,7 +456,8 @@ class EagerShard(ModelShard):
         inputs = self._kernels.decode_inputs(state, slots_B)
         num_rows, max_length = len(slots_B), state.tokens_SL.shape[1]
         q_lens = [1] * num_rows
-        rows = StepRows(slots_B, self._decode_starts_B[: num_rows + 1], q_lens, num_rows, slots=())
+        starts_B = self._decode_starts_B[: num_rows + 1]
+        rows = StepRows(slots_B, starts_B, inputs.positions_B, q_lens, num_rows, slots=())
         batches = [
             AttentionBatch(
                 q_lens=q_lens,
@@ -438,3 +495,15 @@ class EagerShard(ModelShard):
             return forward.tokens
         assert self._sampler is not None, "warm_up comes before sample"
         return self._sampler.sample(plan, forward.logits_BV, forward.slots_B, late)
+
+
+def _long_rows(num_tokens: int, num_rows: int, longest: int) -> list[int]:
+    """Lengths of rows that have ``num_tokens`` together, or as many as there can be: as few and as long ones as
+    possible, at the end."""
+    lens = [1] * num_rows
+    left = num_tokens - num_rows
+    for row in reversed(range(num_rows)):
+        more = min(left, longest - 1)
+        lens[row] += more
+        left -= more
+    return lens

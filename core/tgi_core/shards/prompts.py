@@ -16,7 +16,7 @@ PIECE_ROWS = 256
 """Tokens whose logits exist at the same time: a whole prompt's would take gigabytes."""
 
 
-class _Chunk(NamedTuple):
+class RowChunk(NamedTuple):
     """One row's share: ``num_tokens`` of its prompt, from position ``start`` on."""
 
     slot: int
@@ -28,7 +28,7 @@ class _Chunk(NamedTuple):
 class PromptScores(NamedTuple):
     """Log-probabilities on their way to the host; readable once the step's event has been waited for."""
 
-    chunks: list[_Chunk]
+    chunks: list[RowChunk]
     logprobs_X: Tensor
 
     def to_results(self) -> list[PromptLogprobs]:
@@ -62,7 +62,7 @@ def score_prompts(
         begin = sum(plan.q_lens[:row])
         start = plan.kv_lens[row] - q_len + 1
         num_tokens = max(0, min(q_len, slots[slot].prompt_len - start))
-        chunks.append(_Chunk(slot, plan.epochs[row], start, num_tokens))
+        chunks.append(RowChunk(slot, plan.epochs[row], start, num_tokens))
         for done in range(0, num_tokens, PIECE_ROWS):
             size = min(PIECE_ROWS, num_tokens - done)
             hidden_RE = hidden_TE[begin + done : begin + done + size]
@@ -73,5 +73,10 @@ def score_prompts(
 
 def next_logprobs(hidden_RE: Tensor, next_ids_R: Tensor, decoder: LoadedModel) -> Tensor:
     """The model's log-probability of the token after each hidden state: float32 [R]."""
-    logprobs_RV = decoder.logits(hidden_RE).log_softmax(dim=-1, dtype=torch.float32)
-    return logprobs_RV.gather(1, next_ids_R.long()[:, None]).squeeze(1)
+    return token_logprobs(decoder.logits(hidden_RE), next_ids_R)
+
+
+def token_logprobs(logits_RV: Tensor, ids_R: Tensor) -> Tensor:
+    """The log-probability of a token under each row of logits: float32 [R]."""
+    logprobs_RV = logits_RV.log_softmax(dim=-1, dtype=torch.float32)
+    return logprobs_RV.gather(1, ids_R.long()[:, None]).squeeze(1)

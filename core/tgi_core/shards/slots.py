@@ -99,6 +99,41 @@ class SlotTable:
         """``SampleInputs.whole_rows_R`` of the full tier, as indexes into ``slots``."""
         return [row for row, slot in enumerate(slots) if self._slots[slot].is_whole]
 
+    def all_inputs(self, inputs: SampleInputs, state: DeviceState, raw_logits_BV: Tensor, top_n: int) -> SampleInputs:
+        """As ``full_inputs``, with every rule and all that any row could ask for: its shapes depend on no row.
+
+        Args:
+            inputs: of the sampled tier.
+            state: the device tables.
+            raw_logits_BV: the logits before token masks.
+            top_n: the most alternatives that a row may ask for.
+        """
+        slots_B = inputs.slots_B
+        every = -1
+        return inputs._replace(
+            tier=Tier.FULL,
+            rules=self.rules.choose(every, Stage.SCORES),
+            cuts=self.rules.choose(every, Stage.DISTRIBUTION),
+            rule_rows=RuleRows(
+                slots_B=slots_B,
+                lengths_B=state.lengths_S.index_select(0, slots_B),
+                prompt_lens_B=state.prompt_lens_S.index_select(0, slots_B),
+                tokens_SL=state.tokens_SL,
+                max_length=state.tokens_SL.shape[1],
+                values_BP=state.rule_values_SP.index_select(0, slots_B),
+                columns=self.rules.columns,
+                bias_ids_BX=state.bias_ids_SX.index_select(0, slots_B).long(),
+                bias_values_BX=state.bias_values_SX.index_select(0, slots_B),
+                allowed_ids_BX=state.allowed_ids_SX.index_select(0, slots_B).long(),
+                bad_words_BWL=state.bad_words_SWL.index_select(0, slots_B).long(),
+                eos_ids_E=self._eos_ids_E,
+            ),
+            whole_rows_R=torch.arange(len(slots_B), device=slots_B.device),
+            top_n=top_n,
+            raw_logprobs_B=state.raw_logprobs_S.index_select(0, slots_B),
+            raw_logits_BV=raw_logits_BV,
+        )
+
     def full_inputs(
         self,
         inputs: SampleInputs,

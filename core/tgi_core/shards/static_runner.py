@@ -69,8 +69,7 @@ class StaticRunner:
         self._is_preparing = True
         scratch = [self._scratch_slot] * shape.rows
         hidden_BE, hidden_TE = self.forward(shape, scratch, [0] * shape.rows, [1] * shape.rows)
-        if shape.q_len > 1:
-            self.score(shape, hidden_TE, row=0, slot=self._scratch_slot, start=0)
+        self.score(shape, hidden_TE, row=0, slot=self._scratch_slot, start=0)
         for tier in Tier:
             self.sample(hidden_BE, scratch, scratch, tier)
         self._is_preparing = False

@@ -17,10 +17,11 @@ from tgi_core.shards.transfer import upload
 _SMALLEST_TEMPERATURE = 1e-30
 _LARGEST_TEMPERATURE = 1e30
 
-_NO_BIAS = -0.0
+NO_BIAS = -0.0
 """The one number that changes no bit of whatever it is added to."""
 
-_NO_TOKEN = -1
+NO_TOKEN = -1
+"""An entry of a table of tokens that is not in use."""
 
 
 def make_state(
@@ -53,10 +54,10 @@ def make_state(
         choice_S=column(torch.int32),
         rule_values_SP=torch.tensor([rules.neutral], device=device).repeat(rows, 1),
         bias_ids_SX=torch.zeros((rows, MAX_LOGIT_BIASES), dtype=torch.int32, device=device),
-        bias_values_SX=torch.full((rows, MAX_LOGIT_BIASES), _NO_BIAS, device=device),
-        allowed_ids_SX=torch.full((rows, MAX_LOGIT_BIASES), _NO_TOKEN, dtype=torch.int32, device=device),
+        bias_values_SX=torch.full((rows, MAX_LOGIT_BIASES), NO_BIAS, device=device),
+        allowed_ids_SX=torch.full((rows, MAX_LOGIT_BIASES), NO_TOKEN, dtype=torch.int32, device=device),
         bad_words_SWL=torch.full(
-            (rows, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), _NO_TOKEN, dtype=torch.int32, device=device
+            (rows, MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), NO_TOKEN, dtype=torch.int32, device=device
         ),
         block_tables=tuple(
             torch.zeros((rows, blocks_per_slot), dtype=torch.int32, device=device) for _ in range(num_groups)
@@ -94,13 +95,13 @@ def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable)
             params.top_k,
             params.do_sample,
             params.raw_logprobs,
-            _signed(params.seed),
+            signed_seed(params.seed),
             params.choice,
         )
         for new, params in zip(new_slots, sampling, strict=True)
     ]
     numbers = [
-        (_usable_temperature(params.temperature), params.top_p, *slots.rules.values(params)) for params in sampling
+        (usable_temperature(params.temperature), params.top_p, *slots.rules.values(params)) for params in sampling
     ]
     slots_R, *integer_columns = upload(torch.tensor(list(zip(*integers, strict=True))), device)
     integer_tables = (
@@ -129,7 +130,7 @@ def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable)
 
 def _set_allowed(limited: list[int], state: DeviceState, slots: SlotTable) -> None:
     device = state.tokens_SL.device
-    ids_RX = torch.full((len(limited), MAX_LOGIT_BIASES), _NO_TOKEN, dtype=torch.int32)
+    ids_RX = torch.full((len(limited), MAX_LOGIT_BIASES), NO_TOKEN, dtype=torch.int32)
     for row, slot in enumerate(limited):
         allowed = slots[slot].allowed[:MAX_LOGIT_BIASES]
         ids_RX[row, : len(allowed)] = torch.tensor(allowed, dtype=torch.int32)
@@ -138,7 +139,7 @@ def _set_allowed(limited: list[int], state: DeviceState, slots: SlotTable) -> No
 
 def _set_bad_words(wordy: list[int], state: DeviceState, slots: SlotTable) -> None:
     device = state.tokens_SL.device
-    words_RWL = torch.full((len(wordy), MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), _NO_TOKEN, dtype=torch.int32)
+    words_RWL = torch.full((len(wordy), MAX_BAD_WORDS, MAX_BAD_WORD_TOKENS), NO_TOKEN, dtype=torch.int32)
     for row, slot in enumerate(wordy):
         for index, word in enumerate(slots[slot].bad_words[:MAX_BAD_WORDS]):
             words_RWL[row, index, -len(word) :] = torch.tensor(word, dtype=torch.int32)
@@ -148,7 +149,7 @@ def _set_bad_words(wordy: list[int], state: DeviceState, slots: SlotTable) -> No
 def _set_biases(biased: list[int], state: DeviceState, slots: SlotTable) -> None:
     device = state.tokens_SL.device
     ids_RX = torch.zeros((len(biased), MAX_LOGIT_BIASES), dtype=torch.int32)
-    values_RX = torch.full((len(biased), MAX_LOGIT_BIASES), _NO_BIAS)
+    values_RX = torch.full((len(biased), MAX_LOGIT_BIASES), NO_BIAS)
     for row, slot in enumerate(biased):
         biases = slots[slot].biases[:MAX_LOGIT_BIASES]
         if biases:
@@ -185,11 +186,11 @@ def _copy_blocks(plan: StepPlan, state: DeviceState, group_of_layer: Sequence[in
                     kernels.copy_blocks(cache_NP2KD, sources_R, targets_R)
 
 
-def _usable_temperature(temperature: float) -> float:
+def usable_temperature(temperature: float) -> float:
     """Kept where float32 can divide by it: 0 and infinity would turn scores into NaN."""
     return min(max(temperature, _SMALLEST_TEMPERATURE), _LARGEST_TEMPERATURE)
 
 
-def _signed(seed: int) -> int:
+def signed_seed(seed: int) -> int:
     """The bits of an unsigned 64-bit number as a signed one."""
     return seed - (1 << 64) if seed >= 1 << 63 else seed

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import (
+    Capabilities,
     Device,
     DeviceState,
     Kernels,
@@ -21,6 +22,7 @@ from tgi_core.contract import (
     LateInputs,
     ModelShard,
     ShardLimits,
+    ShardSpec,
     StepPlan,
     StepResult,
     Ticket,
@@ -28,6 +30,8 @@ from tgi_core.contract import (
 from tgi_core.plugins import Plugins
 from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling.rules import RuleSet
+from tgi_core.shards.checks import check_block_size, check_dtype
+from tgi_core.shards.faults import typed_faults
 from tgi_core.shards.prompts import PromptScores, RowChunk, token_logprobs
 from tgi_core.shards.sampling import Sampler, StepTokens
 from tgi_core.shards.slots import SlotTable
@@ -64,18 +68,23 @@ class WholeModelShard(ModelShard):
     prefix cache nor sliding windows.
 
     Args:
+        spec: what to build.
+        capabilities: of the device's backend.
         device: where the library runs; only its events are asked for.
-        cpu_threads: threads of the host's share.
-        eos_token_ids: tokens that end a sequence.
+
+    Raises:
+        StartupError: the device does not compute in the type asked for.
     """
 
-    def __init__(self, device: Device, *, cpu_threads: int | None, eos_token_ids: Sequence[int]) -> None:
+    def __init__(self, spec: ShardSpec, capabilities: Capabilities, device: Device) -> None:
+        check_dtype(spec, capabilities)
+        self._capabilities = capabilities
         self._device = device
         self._kernels: Kernels = ReferenceKernels()
         self._rules = RuleSet(Plugins.discover().logits_rules())
         self.extra_parameters = self._rules.extra_parameters
-        self._eos_token_ids = eos_token_ids
-        self._worker = ThreadWorker(cpu_threads)
+        self._eos_token_ids = spec.eos_token_ids
+        self._worker = ThreadWorker(spec.cpu_threads)
         self._state: DeviceState | None = None
         self._slots: SlotTable | None = None
         self._sampler: Sampler | None = None
@@ -119,7 +128,8 @@ class WholeModelShard(ModelShard):
         assert isinstance(ticket, _Ticket)
         assert ticket.tokens is not None, "sample comes before collect"
         assert self._sampler is not None
-        tokens = ticket.tokens.result()
+        with typed_faults():
+            tokens = ticket.tokens.result()
         scores = ticket.forward.result().prompt_scores
         return self._sampler.result(ticket.plan, tokens, [] if scores is None else scores.to_results())
 
@@ -128,6 +138,7 @@ class WholeModelShard(ModelShard):
         self._state = self._slots = self._sampler = None
 
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
+        check_block_size(limits, self._capabilities)
         entry_tokens, entry_bytes = self.make_caches(limits)
         host = torch.device("cpu")
         self._state = make_state(limits.max_slots, entry_tokens, 0, 0, (), rules=self._rules, states=(), device=host)

@@ -9,11 +9,11 @@ from tests.backends.cuda.libraries import FlashAttn4, LoggingDevice, flash_attn_
 from tests.backends.triton.support import SMALL, assert_close, attention_spec, make_step
 from tgi_core.contract import AttentionSpec, AttentionUse
 from tgi_core.reference import ReferenceKernels
-from tgi_cuda.attention.flash_attention_2 import FlashAttention2Prefill
+from tgi_core.shards.attention_providers import PrefillAttention
 from tgi_cuda.attention.flash_attention_4 import FlashAttention4Prefill
 from tgi_cuda.attention.flash_infer import FlashInferPrefill
-from tgi_cuda.attention.provider import PrefillAttention
-from tgi_cuda.kernels import CudaKernels
+from tgi_triton import LibraryPrefillKernels
+from tgi_triton.varlen_prefill import VarlenPrefill
 
 # Triton's interpreter stands in for a GPU where there is none.
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -39,7 +39,7 @@ def open_provider(name: str, spec: AttentionSpec) -> PrefillAttention:
     if name == "flash-attn-4":
         return FlashAttention4Prefill(FlashAttn4())
     if name == "flash-attn":
-        return FlashAttention2Prefill(flash_attn_2)
+        return VarlenPrefill(flash_attn_2)
     return FlashInferPrefill(wrapper_maker([]), LoggingDevice(torch.device("cpu"), []), use_of(spec))
 
 
@@ -69,7 +69,7 @@ def test_prefill_rows_equal_the_reference(provider: str, spec: str, batch: str) 
 @pytest.mark.parametrize("provided", [True, False])
 def test_decodes_stay_with_our_own_kernels(provided: bool, block_size: int) -> None:
     library, spec = FlashAttn4(), SPECS["window"]
-    kernels = CudaKernels(DEVICE, SMALL, FlashAttention4Prefill(library) if provided else None)
+    kernels = LibraryPrefillKernels(DEVICE, SMALL, FlashAttention4Prefill(library) if provided else None)
     for lengths in ([(1, 33), (1, 2), (5, 21), (1, 17)], [(1, 33), (1, 2)], [(5, 21), (3, 3)]):
         step = make_step(spec, lengths, block_size=block_size, dtype=torch.float32)
         expected = ReferenceKernels().attention(step.q_THD, step.cache_NP2KD, step.batch, spec)

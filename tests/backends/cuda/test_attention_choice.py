@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from tests.backends.cuda.libraries import LoggingDevice
 from tests.backends.triton.support import attention_spec
 from tgi_core.contract import AttentionChoice, AttentionOption, AttentionUse
+from tgi_core.shards.attention_providers import Obstacle, Provider
 from tgi_cuda.attention import NAMES, choose
 from tgi_cuda.attention.choose import PROVIDERS, find_provider, list_options
 from tgi_cuda.attention.flash_attention_4 import FlashAttention4Prefill
-from tgi_cuda.attention.provider import Obstacle, Provider
 from tgi_cuda.backend import CudaBackend
 from tgi_triton import Tuning
 
@@ -98,18 +98,18 @@ def test_what_a_library_does_not_take(
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
-def test_what_no_library_takes(provider: Provider) -> None:
+def test_what_no_library_takes(provider: Provider[tuple[int, int]]) -> None:
     use = replace(USE, block_size=256)
     capped = (*USE.specs, attention_spec(32, 8, 128, soft_cap=50.0))
     assert provider.obstacle(HOPPER, use) is None
     soft_cap = provider.obstacle(HOPPER, replace(use, specs=capped))
     assert soft_cap is not None
     assert "soft cap" in soft_cap.reason
-    for terms in ({"alibi_slopes": (0.5,) * 32}, {"sinks": True}):
+    for terms in ({"alibi_slopes": (0.5,) * 32}, {"sinks": True}, {"latent_values": 64}):
         specs = (replace(attention_spec(32, 8, 128), **terms),)
         added = provider.obstacle(HOPPER, replace(use, specs=specs))
         assert added is not None
-        assert "bias on distance or sinks" in added.reason
+        assert ", ".join(specs[0].features) in added.reason
     wide = provider.obstacle(HOPPER, replace(use, dtype="float32"))
     assert wide == Obstacle("it does not compute in float32", "Use --dtype bfloat16.")
 

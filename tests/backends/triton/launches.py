@@ -174,9 +174,15 @@ def sample_inputs(rows: int, tier: Tier) -> SampleInputs:
 
 def decode_tables(kernels: TritonKernels, dtype: torch.dtype) -> None:
     """Gathering a decode step and appending its tokens."""
-    caches = [make(10, 64, 2, 8, 128, dtype=dtype)]
     state = make_state(
-        max_slots=64, max_total_tokens=4096, blocks_per_slot=64, num_groups=1, caches=caches, rules=RuleSet([])
+        max_slots=64,
+        max_total_tokens=4096,
+        blocks_per_slot=64,
+        num_groups=1,
+        caches=[make(10, 64, 2, 8, 128, dtype=dtype)],
+        states=[],
+        rules=RuleSet([]),
+        device=torch.device("meta"),
     )
     slots_B = make(64, dtype=torch.int64)
     kernels.decode_inputs(state, slots_B)

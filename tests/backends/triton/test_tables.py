@@ -19,7 +19,14 @@ def state() -> DeviceState:
     generator = torch.Generator().manual_seed(0)
     caches = [torch.zeros(10, 4, 2, 1, 4) for _ in range(2)]
     made = make_state(
-        max_slots=4, max_total_tokens=24, blocks_per_slot=6, num_groups=2, caches=caches, rules=RuleSet([])
+        max_slots=4,
+        max_total_tokens=24,
+        blocks_per_slot=6,
+        num_groups=2,
+        caches=caches,
+        states=[],
+        rules=RuleSet([]),
+        device=torch.device("cpu"),
     )
     made.tokens_SL.random_(0, 100, generator=generator)
     made.lengths_S.copy_(torch.tensor([3, 9, 0, 24, 1]))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec, AttentionUse, Device
-from tgi_cuda.attention.provider import (
+from tgi_core.shards.attention_providers import (
     Obstacle,
     PrefillAttention,
     Provider,
@@ -28,7 +28,7 @@ _VARIANTS = ((1, 1), (1, 160), (257, 1))
 queries, times the query heads of a key head, are at most 128, and for more than 256 rows."""
 
 
-class FlashAttention4(Provider):
+class FlashAttention4(Provider[tuple[int, int]]):
     """Paged prefill on compute capability 9.0 and 10.x."""
 
     name = "flash-attn-4"
@@ -44,8 +44,8 @@ class FlashAttention4(Provider):
             )
         return None
 
-    def unfit(self, capability: tuple[int, int], use: AttentionUse) -> Obstacle | None:
-        major, minor = capability
+    def unfit(self, hardware: tuple[int, int], use: AttentionUse) -> Obstacle | None:
+        major, minor = hardware
         if major not in _HEAD_DIMS:
             return Obstacle(f"it reads a paged cache on compute capability 9.0 and 10.x only, not on {major}.{minor}")
         if any(spec.num_heads > _MOST_HEADS_A_KEY_HEAD * spec.num_kv_heads for spec in use.specs):

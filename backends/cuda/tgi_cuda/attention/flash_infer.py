@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec, AttentionUse, Device, DeviceEvent
-from tgi_cuda.attention.provider import Obstacle, PrefillAttention, Provider, has_module, unfit_model
+from tgi_core.shards.attention_providers import Obstacle, PrefillAttention, Provider, has_module, unfit_model
 
 _HEAD_DIMS = (64, 128, 256)
 
@@ -24,7 +24,7 @@ _PLANS_IN_FLIGHT = 2
 """A step is planned while the one before it may still wait for the device."""
 
 
-class FlashInfer(Provider):
+class FlashInfer(Provider[tuple[int, int]]):
     """Paged prefill; its kernels are compiled by nvcc, or come ready-made in a package of their own."""
 
     name = "flashinfer"
@@ -40,7 +40,7 @@ class FlashInfer(Provider):
             )
         return None
 
-    def unfit(self, capability: tuple[int, int], use: AttentionUse) -> Obstacle | None:  # noqa: ARG002 - 8.0 is enough
+    def unfit(self, hardware: tuple[int, int], use: AttentionUse) -> Obstacle | None:  # noqa: ARG002 - 8.0 is enough
         return unfit_model(use, _HEAD_DIMS)
 
     def open(self, device: Device, use: AttentionUse) -> PrefillAttention:

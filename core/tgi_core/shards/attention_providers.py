@@ -1,18 +1,22 @@
-"""What a provider of prefill attention is, and what several of them ask."""
+"""Optional libraries that attend for the prefill rows of a step: what one says of itself, and what a backend offers."""
 
 from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, AttentionUse, Device
+from tgi_core.contract import AttentionBatch, AttentionOption, AttentionSpec, AttentionUse, Device
 
 PreparedPrefill = Any
 """What ``prepare`` returns and ``attend`` takes; only the provider knows its form."""
+
+HardwareT = TypeVar("HardwareT")
+"""What a backend knows a device's architecture by, such as a compute capability."""
 
 
 class Obstacle(NamedTuple):
@@ -34,7 +38,7 @@ class PrefillAttention(ABC):
         """``Kernels.attention`` of the prefill rows alone: ``q`` holds only their tokens. Returns [T, H, D]."""
 
 
-class Provider(ABC):
+class Provider(ABC, Generic[HardwareT]):
     """An optional library, looked at without being imported.
 
     Attributes:
@@ -50,16 +54,41 @@ class Provider(ABC):
         """What keeps the library from being imported, as far as that can be told without importing it."""
 
     @abstractmethod
-    def unfit(self, capability: tuple[int, int], use: AttentionUse) -> Obstacle | None:
-        """What of the GPU's compute capability or the model's attention the library does not take."""
+    def unfit(self, hardware: HardwareT, use: AttentionUse) -> Obstacle | None:
+        """What of the device or the model's attention the library does not take."""
 
     @abstractmethod
     def open(self, device: Device, use: AttentionUse) -> PrefillAttention:
         """Import the library for a use that it takes."""
 
-    def obstacle(self, capability: tuple[int, int], use: AttentionUse) -> Obstacle | None:
+    def obstacle(self, hardware: HardwareT, use: AttentionUse) -> Obstacle | None:
         """Why it cannot be used; None when it can. What no installation would cure comes first."""
-        return self.unfit(capability, use) or self.missing()
+        return self.unfit(hardware, use) or self.missing()
+
+
+def list_options(
+    providers: Sequence[Provider[HardwareT]],
+    hardware: HardwareT,
+    use: AttentionUse,
+    *,
+    faster: Collection[str],
+    place: str,
+    own: str,
+) -> tuple[AttentionOption, ...]:
+    """Every provider and then a backend's own kernels; see ``Backend.attention_options``.
+
+    Args:
+        providers: in the order in which "auto" tries them.
+        hardware: the device's architecture.
+        use: what the model asks.
+        faster: names of those that count as faster than the backend's own kernels on this hardware.
+        place: names the hardware in a sentence, as in "on compute capability 9.0".
+        own: name of the backend's own kernels.
+    """
+    others = tuple(_option(provider, provider.obstacle(hardware, use), faster, place) for provider in providers)
+    beaten = any(option.automatic for option in others)
+    remark = "our own kernels" if beaten else "our own kernels, since nothing that counts as faster can be used"
+    return (*others, AttentionOption(name=own, remark=remark))
 
 
 def unfit_model(use: AttentionUse, head_dims: tuple[int, ...] | range) -> Obstacle | None:
@@ -88,3 +117,15 @@ def installed_version(distribution: str) -> str:
         return version(distribution)
     except PackageNotFoundError:
         return ""
+
+
+def _option(
+    provider: Provider[HardwareT], obstacle: Obstacle | None, faster: Collection[str], place: str
+) -> AttentionOption:
+    if obstacle is not None:
+        return AttentionOption(name=provider.name, obstacle=obstacle.reason, fix=obstacle.fix, automatic=False)
+    automatic = provider.name in faster
+    speed = "counts as faster" if automatic else "is not known to be faster"
+    installed = f"{provider.distribution} {installed_version(provider.distribution)}".rstrip()
+    remark = f"{installed} {speed} than our own kernels {place}"
+    return AttentionOption(name=provider.name, automatic=automatic, remark=remark)

@@ -1,0 +1,15 @@
+"""The plugin's entry point; imports neither torch nor Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tgi_core.contract import Backend
+from tgi_core.hookspecs import hookimpl
+from tgi_rocm.backend import RocmBackend
+
+
+@hookimpl
+def tgi_backends() -> Iterable[Backend]:
+    """The ROCm backend."""
+    return [RocmBackend()]
