@@ -4,10 +4,12 @@ Makes a checkpoint of random bfloat16 weights, then measures in turns, each in a
 
 - safetensors: ``load_file`` of each shard, then one read of every byte;
 - ours: open the checkpoint, check and take every tensor as a model's loader does, then one read of every byte;
-- merged: the same up to the weights a server computes with, where most tensors are copied into merged ones.
+- merged: the same up to the weights a server computes with (reference kernels), of which those that are merged from
+  parts are a view of the file where the parts lie next to each other, and else a copy in fresh memory;
+- fresh: as many bytes of fresh memory as "merged" copies, filled once: what the system asks for it.
 
-Once with the files in the page cache and once without (``--state``). Ends with status 1 when the bytes a second of ours
-are below ``TARGET`` of safetensors'; "merged" does more than the others and has no target.
+With the files in the page cache or without (``--state``). Ends with status 1 when the bytes a second of ours are below
+``TARGET`` of safetensors'; "merged" does more than the others and has no target.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
-from tgi_core.models.architecture import find_architecture
+from tgi_core.models.families import ARCHITECTURES
 from tgi_core.models.hf_config import HFConfig
 from tgi_core.models.loader import load_decoder_weights
 from tgi_core.models.sources import CheckpointSource
@@ -50,9 +55,10 @@ _CONFIG = {
     "torch_dtype": "bfloat16",
 }
 _LAYERS_PER_SHARD = 4
+_LLAMA = next(architecture for architecture in ARCHITECTURES if architecture.model_type == "llama")
 
-_MERGED = tuple(f"{name}_proj.weight" for name in ("q", "k", "v", "gate", "up"))
-"""What the loader copies into merged weights; the rest is used where it lies."""
+_COPIED = tuple(f"{name}_proj.weight" for name in ("q", "k", "v"))
+"""What the loader copies: keys do not lie between queries and values in a file. The rest is used where it lies."""
 
 
 def make_checkpoint(folder: Path, num_layers: int) -> int:
@@ -99,26 +105,39 @@ def load_safetensors(folder: Path) -> None:
 def load_ours(folder: Path) -> None:
     """Take every tensor from the source that loaders read from, and read every byte once."""
     checkpoint = Checkpoint.open(folder)
-    source = _source(checkpoint, folder)
+    source = _source(checkpoint)
     for name in sorted(checkpoint.names, key=lambda name: (checkpoint.file_name(name), name)):
         source.take(name, checkpoint.shape(name)).view(torch.int16).max()
     source.finish()
 
 
 def load_merged(folder: Path) -> None:
-    """As a server does, up to packed weights of the reference kernels; then read what stayed in the mapped files."""
+    """As a server does, up to packed weights of the reference kernels; then read every byte of them once."""
     checkpoint = Checkpoint.open(folder)
-    architecture = find_architecture(HFConfig.read(folder))
-    spec = architecture.build(HFConfig.read(folder))
-    load_decoder_weights(spec, architecture.names, _source(checkpoint, folder), ReferenceKernels())
-    for name in sorted(checkpoint.names):
-        if not name.endswith(_MERGED):
-            checkpoint.tensor(name).view(torch.int16).max()
+    spec = _LLAMA.build(HFConfig.read(folder))
+    weights = load_decoder_weights(spec, _LLAMA.names, _source(checkpoint), ReferenceKernels())
+    for tensor in _tensors(weights):
+        tensor.view(torch.int16).max()
 
 
-def _source(checkpoint: Checkpoint, folder: Path) -> CheckpointSource:
-    architecture = find_architecture(HFConfig.read(folder))
-    return CheckpointSource(checkpoint, architecture, torch.bfloat16, torch.device("cpu"), _show_nothing)
+def fill_fresh(folder: Path) -> None:
+    """Ask for the memory of the copies that "merged" makes, and write it once."""
+    checkpoint = Checkpoint.open(folder)
+    copied_bytes = sum(checkpoint.size_bytes(name) for name in checkpoint.names if name.endswith(_COPIED))
+    torch.empty(copied_bytes, dtype=torch.uint8).zero_()
+
+
+def _tensors(weights: object) -> Iterator[torch.Tensor]:
+    """All tensors of nested tuples."""
+    if isinstance(weights, torch.Tensor):
+        yield weights
+    elif isinstance(weights, tuple):
+        for part in weights:
+            yield from _tensors(part)
+
+
+def _source(checkpoint: Checkpoint) -> CheckpointSource:
+    return CheckpointSource(checkpoint, _LLAMA, torch.bfloat16, torch.device("cpu"), _show_nothing)
 
 
 def _show_nothing(loaded_bytes: int, total_bytes: int) -> None:
@@ -129,6 +148,7 @@ SIDES: Mapping[str, Callable[[Path], None]] = {
     "safetensors": load_safetensors,
     "ours": load_ours,
     "merged": load_merged,
+    "fresh": fill_fresh,
 }
 
 
@@ -140,11 +160,11 @@ def forget(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def measure(work: Callable[[Path], None], folder: Path) -> float:
-    """Seconds that ``work`` takes."""
-    started = time.perf_counter()
+def measure(work: Callable[[Path], None], folder: Path) -> tuple[float, float]:
+    """Seconds that ``work`` takes, and those that its threads and the system compute for it."""
+    started, computed = time.perf_counter(), time.process_time()
     work(folder)
-    return time.perf_counter() - started
+    return time.perf_counter() - started, time.process_time() - computed
 
 
 def main() -> int:
@@ -153,31 +173,68 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=_CONFIG["num_hidden_layers"], help="14 make 2 GB")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--state", choices=("warm", "cold"), default="warm", help="of the page cache")
+    parser.add_argument("--json", type=Path, help="keep the figures and every sample")
     parser.add_argument("--one", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="where to keep the checkpoint; by default it is made and removed")
     options = parser.parse_args()
     if options.one is not None:
-        print(measure(SIDES[options.one], options.folder))
+        print(*measure(SIDES[options.one], options.folder))
         return 0
     with tempfile.TemporaryDirectory() as made:
         folder = options.folder or Path(made)
         total_bytes = make_checkpoint(folder, options.layers)
         seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+        cpu_seconds: dict[str, list[float]] = {side: [] for side in SIDES}
         for number in range(options.rounds + 1):
-            for side, taken in seconds.items():
+            for side in SIDES:
                 if options.state == "cold":
                     forget(folder)
                 # A process each: pages that an earlier round has mapped would be free.
                 command = [sys.executable, "-m", "bench.loading", "--one", side, "--folder", str(folder)]
-                took_s = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+                took = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
                 if number:
-                    taken.append(took_s)
-    speeds = {side: total_bytes / statistics.median(taken) / 1e9 for side, taken in seconds.items()}
+                    seconds[side].append(float(took[0]))
+                    cpu_seconds[side].append(float(took[1]))
+    report = _report(seconds, cpu_seconds, total_bytes, options.state)
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    return 0 if report["ratios"]["ours"] >= TARGET else 1
+
+
+Samples = Mapping[str, list[float]]
+"""Of each side, one a round."""
+
+
+def _report(seconds: Samples, cpu_seconds: Samples, total_bytes: int, state: str) -> dict[str, Any]:
+    """Print the comparison; return it with every sample."""
+    medians = {side: statistics.median(taken) for side, taken in seconds.items()}
+    ratios, cpu_ratios = _ratios(seconds), _ratios(cpu_seconds)
     for side, taken in seconds.items():
-        ratio = speeds[side] / speeds["safetensors"]
-        print(f"{side:<12} {speeds[side]:6.2f} GB/s  {min(taken):.2f} to {max(taken):.2f} s  ratio {ratio:.2f}")
-    print(f"{total_bytes / 1e9:.2f} GB, page cache {options.state}, target of ours {TARGET}")
-    return 0 if speeds["ours"] >= TARGET * speeds["safetensors"] else 1
+        print(f"{side:<12} {medians[side]:.2f} s ({min(taken):.2f} to {max(taken):.2f})", end="")
+        if side in ratios:
+            print(f" {total_bytes / medians[side] / 1e9:6.2f} GB/s  ratio {ratios[side]:.2f}", end="")
+            print(f", of processor time {cpu_ratios[side]:.2f}", end="")
+        print()
+    print(f"{total_bytes / 1e9:.2f} GB, page cache {state}, target of ours {TARGET}")
+    return {
+        "command": ["python", "-m", "bench.loading", *sys.argv[1:]],
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "versions": {"torch": str(torch.__version__), "safetensors": safetensors.__version__},
+        "page_cache": state,
+        "total_bytes": total_bytes,
+        "seconds": dict(seconds),
+        "cpu_seconds": dict(cpu_seconds),
+        "ratios": ratios,
+        "cpu_ratios": cpu_ratios,
+    }
+
+
+def _ratios(samples: Samples) -> dict[str, float]:
+    """How often a side fits into the median of safetensors'."""
+    base = statistics.median(samples["safetensors"])
+    return {side: base / statistics.median(taken) for side, taken in samples.items() if side != "fresh"}
 
 
 if __name__ == "__main__":

@@ -131,7 +131,8 @@ class Call:
                 raise ValidationError(f"`prompt` must hold token ids below {vocab_size}. Given: {unknown}")
         token_ids, max_new_tokens = fit_prompt(ids, options, server.limits, prefix_ids, field)
         text = source if isinstance(source, str) else await asyncio.to_thread(server.tokenizer.decode, ids, True)
-        return Prompt(text, token_ids, max_new_tokens, options)
+        decoder_prompt = server.info.decoder_prompt
+        return Prompt(text, token_ids, max_new_tokens, options, decoder_prompt)
 
     def start(self, output: Output) -> None:
         """Send a generation to the engine.

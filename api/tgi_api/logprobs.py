@@ -59,7 +59,7 @@ def output_logprobs(output: Collected, text_offset: int) -> CompletionLogprobs:
 
 def prompt_logprobs(prompt: Prompt, logprobs: Sequence[float], tokenizer: TextTokenizer) -> CompletionLogprobs:
     """The columns of an echoed prompt. Its tokens have no alternatives and the first one no log-probability."""
-    texts = _prompt_texts(prompt, tokenizer)
+    texts = _token_texts(prompt.token_ids, tokenizer)
     specials = [token_id in tokenizer.special_ids for token_id in prompt.token_ids]
     visible = ["" if special else text for text, special in zip(texts, specials, strict=True)]
     if "".join(visible) == " " + prompt.text:
@@ -87,11 +87,13 @@ def join(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLog
 
 
 def prefill_tokens(output: Collected) -> list[PrefillToken]:
-    """The tokens of the prompt, if their log-probabilities were asked for."""
-    if not output.prompt.options.prompt_logprobs:
+    """The tokens of the prompt, if their log-probabilities were asked for; as in TGI those that the decoder reads."""
+    prompt = output.prompt
+    if not prompt.options.prompt_logprobs:
         return []
-    texts = _prompt_texts(output.prompt, output.tokenizer)
-    columns = zip(output.prompt.token_ids, texts, _with_first(output.prompt_logprobs), strict=True)
+    token_ids = prompt.decoder_prompt or prompt.token_ids
+    texts = _token_texts(token_ids, output.tokenizer)
+    columns = zip(token_ids, texts, _with_first(output.prompt_logprobs), strict=True)
     return [PrefillToken(*column) for column in columns]
 
 
@@ -117,12 +119,12 @@ def _alternatives(
     ]
 
 
-def _prompt_texts(prompt: Prompt, tokenizer: TextTokenizer) -> list[str]:
-    """What each token of the prompt adds to its text; special tokens are literal."""
+def _token_texts(token_ids: Sequence[int], tokenizer: TextTokenizer) -> list[str]:
+    """What each token of a prompt adds to its text; special tokens are literal."""
     push = IncrementalDetokenizer(tokenizer).push
     return [
         tokenizer.token_text(token_id) if token_id in tokenizer.special_ids else push(token_id)
-        for token_id in prompt.token_ids
+        for token_id in token_ids
     ]
 
 

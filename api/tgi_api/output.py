@@ -27,12 +27,14 @@ class Prompt(msgspec.Struct, frozen=True):
         token_ids: after truncation.
         max_new_tokens: how many may follow.
         options: everything else.
+        decoder_prompt: what the output follows where an encoder reads the prompt; else empty.
     """
 
     text: str
     token_ids: Sequence[int]
     max_new_tokens: int
     options: GenerationOptions
+    decoder_prompt: Sequence[int] = ()
 
     def choices(self) -> list[Prompt]:
         """The prompt of each generation that the options ask for; all have the same token ids."""

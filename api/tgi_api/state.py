@@ -12,7 +12,7 @@ from tgi_core import __version__
 from tgi_core.config import EngineInfo, ServerConfig
 from tgi_core.engine.client import EngineClient
 from tgi_core.errors import TemplateError
-from tgi_core.requests import RequestLimits, TextTokenizer
+from tgi_core.requests import EncoderLimits, RequestLimits, TextTokenizer
 from tgi_core.requests.chat_format import ChatFormats
 from tgi_core.sampling.grammar.checker import GrammarChecker
 
@@ -97,6 +97,7 @@ class AppState:
             watermark_delta=api.watermark_delta,
             allows_grammar=self.grammars is not None,
             extra_parameters=frozenset(info.extra_parameters),
+            encoder=EncoderLimits(tuple(info.decoder_prompt), info.max_step_tokens) if info.decoder_prompt else None,
         )
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tgi_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from tgi_core.models.spec import Architecture
+    from tgi_core.models.family import Architecture, ModuleArchitecture
     from tgi_core.requests.reasoning import ReasoningParser
     from tgi_core.requests.tools import ToolParser
     from tgi_core.sampling.grammar import GrammarEngine
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @hookimpl
-def tgi_architectures() -> Iterable[Architecture]:
-    """The decoder-only families described in ``tgi_core.models``."""
-    from tgi_core.models import ARCHITECTURES
+def tgi_architectures() -> Iterable[Architecture | ModuleArchitecture]:
+    """The families described in ``tgi_core.models``."""
+    from tgi_core.models import ARCHITECTURES, MODULES
 
-    return ARCHITECTURES
+    return (*ARCHITECTURES, *MODULES)
 
 
 @hookimpl(tryfirst=True)

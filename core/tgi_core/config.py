@@ -16,6 +16,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         revision: commit or branch of a hub repository.
         chat_template: a template file that replaces the model's own; None keeps it.
         tokenizer_config_path: a file that replaces the model's ``tokenizer_config.json``; None keeps it.
+        trust_remote_code: code in ``model_dir`` may run.
     """
 
     model_id: str
@@ -23,6 +24,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     revision: str | None = None
     chat_template: Path | None = None
     tokenizer_config_path: Path | None = None
+    trust_remote_code: bool = False
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         memory: rows of the memory table, (name, bytes).
         notes: what a user should know, such as operations bound to the reference.
         extra_parameters: names of the parameters of plugins' logits rules, which requests may set.
+        decoder_prompt: of a model with an encoder, the tokens that every output follows: prompts go to the encoder, and
+            ``max_total_tokens`` is the decoder's. Empty for other models.
     """
 
     max_input_tokens: int
@@ -156,3 +160,4 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory: list[tuple[str, int]]
     notes: list[str] = []
     extra_parameters: list[str] = []
+    decoder_prompt: list[int] = []

@@ -54,6 +54,10 @@ class DeviceMemoryError(TgiServeError):
     """A step found no memory on the device: a fault of the whole replica, which is started again."""
 
 
+class DeviceLostError(TgiServeError):
+    """The device failed in a step and cannot be used any more: a fault of the whole replica, which is started again."""
+
+
 class RequestError(TgiServeError):
     """One request fails.
 

@@ -9,7 +9,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from tgi_core.contract import Backend
-    from tgi_core.models.spec import Architecture
+    from tgi_core.models.family import Architecture, ModuleArchitecture
     from tgi_core.requests.reasoning import ReasoningParser
     from tgi_core.requests.tools import ToolParser
     from tgi_core.sampling.grammar import GrammarEngine
@@ -27,7 +27,7 @@ def tgi_backends() -> Iterable[Backend]:  # type: ignore[empty-body]
 
 
 @hookspec
-def tgi_architectures() -> Iterable[Architecture]:  # type: ignore[empty-body]
+def tgi_architectures() -> Iterable[Architecture | ModuleArchitecture]:  # type: ignore[empty-body]
     """Model architectures this plugin offers, each by its ``model_type``."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tgi_core.errors import ExitCode, StartupError
+from tgi_core.lenient_json import decode_object
 
 T = TypeVar("T")
 
@@ -26,7 +27,20 @@ TEXT_DEFAULTS: Mapping[str, Mapping[str, int | str]] = {
         "hidden_activation": "gelu_pytorch_tanh",
         "max_position_embeddings": 131_072,
         "sliding_window": 4096,
-    }
+    },
+    "llama4": {
+        "vocab_size": 202_048,
+        "hidden_size": 5120,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16_384,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "max_position_embeddings": 131_072,
+        "num_local_experts": 16,
+    },
 }
 """What the ``text_config`` of a multimodal type means by its silence: releases leave out what equals the defaults of
 transformers' class."""
@@ -107,7 +121,7 @@ class ModelFolder:
         Empty for a model that has none.
         """
         sources = (
-            ("generation_config.json", _read_object(self.path / "generation_config.json") or {}),
+            ("generation_config.json", self._generation_config),
             ("config.json", self.config),
             ("config.json", self.text_config),
         )
@@ -116,6 +130,33 @@ class ModelFolder:
             if ids is not None:
                 return self._checked_ids(file_name, ids)
         return self._tokenizer_eos_ids()
+
+    @cached_property
+    def decoder_prompt(self) -> tuple[int, ...]:
+        """The tokens that every output of an encoder-decoder follows; empty for any other model.
+
+        They are the token that the decoder starts with, and the first one of the output where that is forced.
+        """
+        if not self.config.get("is_encoder_decoder"):
+            return ()
+        start = self._generation_token("decoder_start_token_id", "bos_token_id")
+        if start is None:
+            raise _refuse(
+                f"{self.path} does not say which token the decoder starts with.",
+                "Set `decoder_start_token_id` in its generation_config.json.",
+            )
+        forced = self._generation_token("forced_bos_token_id")
+        return (start,) if forced is None else (start, forced)
+
+    @property
+    def suppressed_token_ids(self) -> tuple[int, ...]:
+        """Tokens that the model must never choose: the ``bad_words_ids`` of one token."""
+        for values in (self._generation_config, self.config):
+            found = values.get("bad_words_ids")
+            if isinstance(found, list):
+                words = [word for word in found if isinstance(word, list) and len(word) == 1]
+                return tuple(token for (token,) in words if self._is_token(token))
+        return ()
 
     @cached_property
     def special_tokens(self) -> dict[str, str]:
@@ -174,6 +215,24 @@ class ModelFolder:
             or self._templates_of("chat_template.json", _read_object(self.path / "chat_template.json") or {})
             or self._templates_of("tokenizer_config.json", self._tokenizer_config)
         )
+
+    @cached_property
+    def _generation_config(self) -> dict[str, Any]:
+        return _read_object(self.path / "generation_config.json") or {}
+
+    def _generation_token(self, *keys: str) -> int | None:
+        """The token that the first of ``keys`` names, in ``generation_config.json`` or ``config.json``."""
+        for key in keys:
+            for values in (self._generation_config, self.config):
+                token = values.get(key)
+                if token is not None:
+                    if not self._is_token(token):
+                        raise _refuse(f"{self.path} has the `{key}` {token!r}.", "Make it the number of a token.")
+                    return int(token)
+        return None
+
+    def _is_token(self, token: object) -> bool:
+        return isinstance(token, int) and not isinstance(token, bool) and 0 <= token < self.vocab_size
 
     @cached_property
     def _tokenizer_config(self) -> dict[str, Any]:
@@ -266,7 +325,7 @@ def _read_object(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return decode_object(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         raise _refuse(f"{path} cannot be read as JSON: {error}.", _DOWNLOAD_AGAIN) from error
 

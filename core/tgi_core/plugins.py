@@ -7,20 +7,20 @@ when what it would have offered is asked for; it never takes the server down by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import msgspec
 import pluggy
 
 from tgi_core import hookspecs
-from tgi_core.contract import CONTRACT_VERSION, Backend, Probe
+from tgi_core.contract import CONTRACT_VERSION, OLDEST_CONTRACT_VERSION, Backend, Probe
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.hookspecs import PROJECT_NAME
 
 if TYPE_CHECKING:
-    from tgi_core.models.spec import Architecture
+    from tgi_core.models.family import Architecture, ModuleArchitecture
     from tgi_core.requests.reasoning import ReasoningParser
     from tgi_core.requests.tools import ToolParser
     from tgi_core.sampling.grammar import GrammarEngine
@@ -35,6 +35,27 @@ class PluginFailure(msgspec.Struct, frozen=True):
     name: str
     distribution: str
     reason: str
+
+
+class Attempt(NamedTuple):
+    """A backend as ``--backend auto`` sees it.
+
+    Attributes:
+        backend: it.
+        probe: what it finds; nothing where its contract does not fit.
+        obstacle: why it is not taken, to follow "because"; "" where it can be.
+        fix: what would help.
+    """
+
+    backend: Backend
+    probe: Probe
+    obstacle: str
+    fix: str
+
+    @property
+    def automatic(self) -> bool:
+        """Whether it would be taken if it could."""
+        return self.backend.info.priority >= 0
 
 
 class Plugins:
@@ -57,15 +78,20 @@ class Plugins:
         return cls(manager, tuple(failures))
 
     def backends(self) -> dict[str, Backend]:
-        """All backends by name.
+        """All backends by name. A plugin that cannot make its own, such as one of another contract, is a failure.
 
         Raises:
             StartupError: two plugins offer the same name.
         """
         found: dict[str, Backend] = {}
-        for offered in self._manager.hook.tgi_backends():
-            for backend in offered:
-                name = backend.info.name
+        for implementation in self._manager.hook.tgi_backends.get_hookimpls():
+            try:
+                made = cast("Iterable[Backend]", implementation.function())
+                offered = {backend.info.name: backend for backend in made}
+            except Exception as error:  # a broken plugin may raise anything
+                self._add_failure(implementation.plugin_name, error)
+                continue
+            for name, backend in offered.items():
                 if name in found:
                     raise StartupError(
                         f"Two plugins offer a backend named `{name}`.", "Uninstall one of them.", ExitCode.BACKEND
@@ -73,7 +99,13 @@ class Plugins:
                 found[name] = backend
         return found
 
-    def architectures(self) -> dict[str, Architecture]:
+    def _add_failure(self, plugin: str, error: Exception) -> None:
+        distributions = [point.dist.name for point in entry_points(group=PROJECT_NAME, name=plugin) if point.dist]
+        failure = PluginFailure(plugin, ", ".join(distributions) or "an unknown distribution", _tell_error(error))
+        if failure not in self.failures:
+            self.failures = (*self.failures, failure)
+
+    def architectures(self) -> dict[str, Architecture | ModuleArchitecture]:
         """All architectures by ``model_type``."""
         return {
             architecture.model_type: architecture
@@ -191,14 +223,31 @@ class Plugins:
 
     def _choose_auto(self, backends: dict[str, Backend]) -> Backend:
         reasons = []
-        for backend in sorted(backends.values(), key=lambda backend: -backend.info.priority):
-            if backend.info.priority < 0 or backend.info.contract_version != CONTRACT_VERSION:
-                continue
-            probe: Probe = backend.probe()
-            if probe.devices:
-                return backend
-            reasons.append(f"{backend.info.name}: {probe.reason}. {probe.fix}")
+        for attempt in self.try_backends(backends.values()):
+            if not attempt.obstacle:
+                return attempt.backend
+            if attempt.automatic:
+                reasons.append(f"{attempt.backend.info.name}: {attempt.obstacle}. {attempt.fix}")
         raise StartupError("No backend finds a device." + self._tell_failures(), " ".join(reasons), ExitCode.BACKEND)
+
+    def explain_auto(self, chosen: Backend) -> str:
+        """Why ``--backend auto`` has taken ``chosen``: what it would have taken before, as one sentence."""
+        name, better = chosen.info.name, []
+        for attempt in self.try_backends(self.backends().values()):
+            if attempt.backend.info.name == name:
+                break
+            better.append(f"not `{attempt.backend.info.name}`, because {attempt.obstacle}")
+        why = "; ".join(better) or "it has the highest priority of all that are installed"
+        return f"Backend `{name}` is chosen automatically: {why}."
+
+    @staticmethod
+    def try_backends(backends: Iterable[Backend]) -> Iterator[Attempt]:
+        """Every backend and what keeps ``--backend auto`` from it, in the order in which it tries them.
+
+        The order is that of their priorities, then of their names, so it does not depend on what was installed first.
+        """
+        for backend in sorted(backends, key=lambda backend: (-backend.info.priority, backend.info.name)):
+            yield _try(backend)
 
     def _unknown(self, name: str, backends: dict[str, Backend]) -> str:
         known = ", ".join(sorted(backends))
@@ -211,6 +260,35 @@ class Plugins:
         )
 
 
+def _try(backend: Backend) -> Attempt:
+    obstacle, fix = contract_obstacle(backend)
+    probe = Probe(reason=obstacle, fix=fix) if obstacle else backend.probe()
+    if probe.devices:
+        named = "it is taken only by name" if backend.info.priority < 0 else ""
+        return Attempt(backend, probe, named, f"Use --backend {backend.info.name}." if named else "")
+    return Attempt(backend, probe, probe.reason, probe.fix)
+
+
+def contract_obstacle(backend: Backend) -> tuple[str, str]:
+    """Why a backend's contract does not fit, and what would help; two empty texts where it does."""
+    name, version = backend.info.name, backend.info.contract_version
+    if version > CONTRACT_VERSION:
+        return (
+            f"it was written for contract {version}, and this tgi-serve has {CONTRACT_VERSION}",
+            f"Install a newer tgi-serve, or an older release of the plugin with backend `{name}`.",
+        )
+    if version < OLDEST_CONTRACT_VERSION:
+        return (
+            f"it was written for contract {version}, and this tgi-serve takes {OLDEST_CONTRACT_VERSION} or newer",
+            f"Install a newer release of the plugin with backend `{name}`, or an older tgi-serve.",
+        )
+    return "", ""
+
+
+def _tell_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _register(manager: pluggy.PluginManager, entry_point: EntryPoint) -> PluginFailure | None:
     distribution = entry_point.dist.name if entry_point.dist is not None else "an unknown distribution"
     try:
@@ -220,7 +298,7 @@ def _register(manager: pluggy.PluginManager, entry_point: EntryPoint) -> PluginF
     except Exception as error:  # a broken plugin may raise anything
         if manager.has_plugin(entry_point.name):
             manager.unregister(name=entry_point.name)
-        return PluginFailure(entry_point.name, distribution, f"{type(error).__name__}: {error}")
+        return PluginFailure(entry_point.name, distribution, _tell_error(error))
     return None
 
 
@@ -231,10 +309,6 @@ def _check_names(kind: str, names: list[str]) -> None:
 
 
 def _check_contract(backend: Backend) -> None:
-    version = backend.info.contract_version
-    if version != CONTRACT_VERSION:
-        raise StartupError(
-            f"Backend `{backend.info.name}` was written for contract {version}, this tgi-serve has {CONTRACT_VERSION}.",
-            "Install matching versions of both.",
-            ExitCode.BACKEND,
-        )
+    obstacle, fix = contract_obstacle(backend)
+    if obstacle:
+        raise StartupError(f"Backend `{backend.info.name}` cannot be used: {obstacle}.", fix, ExitCode.BACKEND)

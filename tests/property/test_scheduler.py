@@ -17,6 +17,7 @@ from tgi_core.scheduler import Finish, Request, Scheduler, SchedulerConfig
 EOS = frozenset({7})
 WORKER = b"w"
 MAX_TOTAL = 40
+MAX_ENCODER = 24
 
 
 class Case(msgspec.Struct):
@@ -30,6 +31,8 @@ class Case(msgspec.Struct):
     sits_out: int
     """A constrained request whose mask is late in every step whose number this does not divide; 0 is unconstrained."""
     prompt_logprobs: bool
+    encoder_ids: list[int]
+    """Only an encoder reads them."""
 
 
 prompts = st.one_of(
@@ -49,6 +52,7 @@ cases = st.builds(
     stops_after=st.one_of(st.none(), st.none(), st.integers(1, 12)),
     sits_out=st.sampled_from([0, 0, 1, 2, 3]),
     prompt_logprobs=st.sampled_from([False, False, True]),
+    encoder_ids=st.lists(st.integers(10, 13), min_size=1, max_size=MAX_ENCODER),
 )
 settings_of_a_run = st.fixed_dictionaries(
     {
@@ -56,6 +60,7 @@ settings_of_a_run = st.fixed_dictionaries(
         "max_slots": st.integers(1, 5),
         "max_step_tokens": st.integers(1, 32),
         "spare_blocks": st.integers(0, 25),
+        "spare_encoder_blocks": st.one_of(st.none(), st.integers(0, 12)),
         "windows": st.sampled_from([[None], [None, 5], [5], [None, 3, 9]]),
         "prefix_cache": st.booleans(),
         "chunked_prefill": st.booleans(),
@@ -71,7 +76,10 @@ def test_every_request_gives_its_solo_output(requests: list[Case], run: dict) ->
     windows = run["windows"]
     step_tokens = run["max_step_tokens"] if run["chunked_prefill"] else MAX_TOTAL
     blocks = [MAX_TOTAL // block_size + 1 + run["spare_blocks"] for _ in windows]
-    budget = make_budget(block_size, blocks, windows, MAX_TOTAL)
+    spare = run["spare_encoder_blocks"]
+    cross_blocks = 0 if spare is None else MAX_ENCODER // block_size + spare
+    budget = make_budget(block_size, blocks, windows, MAX_TOTAL, cross_blocks)
+    inputs = [case.encoder_ids[:step_tokens] if cross_blocks else [] for case in requests]
     config = SchedulerConfig(
         max_slots=run["max_slots"],
         max_step_tokens=step_tokens,
@@ -86,6 +94,7 @@ def test_every_request_gives_its_solo_output(requests: list[Case], run: dict) ->
     finishes: dict[int, Finish] = {}
     prompt_logprobs: dict[int, list[float]] = {}
     in_flight: deque[int] = deque()
+    kept: set[int] = set()
 
     def collect() -> None:
         in_flight.popleft()
@@ -110,11 +119,18 @@ def test_every_request_gives_its_solo_output(requests: list[Case], run: dict) ->
     while tick <= last_arrival or scheduler.has_requests or in_flight:
         for number, case in enumerate(requests):
             if case.arrives == tick:
-                scheduler.add(make_request(number, case))
+                scheduler.add(make_request(number, case, inputs[number]))
             if case.leaves == tick:
                 scheduler.cancel(WORKER, number)
         plan = scheduler.plan()
         if plan is not None:
+            # What a model keeps of slots by itself lasts from the plan in which one enters to the plan that frees it.
+            kept.difference_update(plan.freed_slots)
+            entering = {new.slot for new in plan.new_slots}
+            assert not kept & entering, "a slot is freed before another request takes it"
+            kept |= entering
+            assert kept.issuperset(plan.slots)
+            assert sum(len(new.encoder_ids) for new in plan.new_slots) <= step_tokens
             if plan.late:
                 # Masks are made from known tokens: everything before the step is collected first.
                 while in_flight:
@@ -128,7 +144,7 @@ def test_every_request_gives_its_solo_output(requests: list[Case], run: dict) ->
         tick += 1
         assert tick < 2000, "every request ends"
     for number, case in enumerate(requests):
-        expected = solo_output(case.prompt, case.max_new_tokens, EOS, windows)
+        expected = solo_output(case.prompt, case.max_new_tokens, EOS, windows, inputs[number])
         got = outputs[number]
         assert got == expected[: len(got)]
         if case.prompt_logprobs and got:
@@ -142,10 +158,11 @@ def test_every_request_gives_its_solo_output(requests: list[Case], run: dict) ->
     assert all(pool.num_used == 0 for pool in scheduler.kv.pools)
     assert scheduler.plan() is None
     assert len(scheduler._free_slots) == run["max_slots"]
+    assert kept <= set(scheduler._freed_slots), "the next plan would free what the last requests have left"
     assert not scheduler.kv._pending
 
 
-def make_request(number: int, case: Case) -> Request:
+def make_request(number: int, case: Case, encoder_ids: list[int]) -> Request:
     request = Request(
         WORKER,
         number,
@@ -153,6 +170,7 @@ def make_request(number: int, case: Case) -> Request:
         case.max_new_tokens,
         SamplingParams(),
         prompt_logprobs=case.prompt_logprobs,
+        encoder_ids=encoder_ids,
     )
     if case.sits_out:
         request.matcher = AnyMatcher()

@@ -31,21 +31,23 @@ def page() -> str:
     parts = [_INTRODUCTION, _prose(inspect.getdoc(tgi_core.contract) or "")]
     folder = Path(tgi_core.contract.__file__).parent
     for name in MODULES:
-        tree = ast.parse((folder / f"{name}.py").read_text())
+        source = (folder / f"{name}.py").read_text()
+        tree = ast.parse(source)
         parts.append(f"\n## `tgi_core.contract.{name}`\n\n{_prose(ast.get_docstring(tree) or '')}")
-        parts += _definitions(tree)
+        parts += _definitions(tree, source)
     return "".join(parts)
 
 
-def _definitions(tree: ast.Module) -> Iterator[str]:
+def _definitions(tree: ast.Module, source: str) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield f"\n### {node.name}\n\n{_prose(ast.get_docstring(node) or '')}"
-            yield from _members(node)
+            yield from _members(node, source)
 
 
-def _members(owner: ast.ClassDef) -> Iterator[str]:
-    values = [ast.unparse(node) for node in owner.body if isinstance(node, ast.AnnAssign | ast.Assign)]
+def _members(owner: ast.ClassDef, source: str) -> Iterator[str]:
+    fields = [node for node in owner.body if isinstance(node, ast.AnnAssign | ast.Assign)]
+    values = [ast.get_source_segment(source, node) or "" for node in fields]
     if values:
         yield "\n```python\n" + "\n".join(values) + "\n```\n"
     for node in owner.body:

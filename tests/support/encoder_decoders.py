@@ -50,7 +50,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "bart": {"model_type": "bart", **_BART},
     "mbart": {"model_type": "mbart", "scale_embedding": True, "forced_bos_token_id": 7, **_BART},
     "pegasus": {"model_type": "pegasus", "activation_function": "relu", "scale_embedding": True, **_BART},
-    "marian": {"model_type": "marian", "activation_function": "swish", "bad_words_ids": [[PAD]], **_BART},
+    "marian": {
+        "model_type": "marian",
+        "activation_function": "swish",
+        "scale_embedding": True,
+        "bad_words_ids": [[PAD]],
+        **_BART,
+    },
     "blenderbot": {"model_type": "blenderbot", "activation_function": "gelu", **_BART},
     "blenderbot-small": {"model_type": "blenderbot-small", **_BART},
     "m2m_100": {"model_type": "m2m_100", "pad_token_id": 1, **_BART},
@@ -58,7 +64,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 """Variants by name: the model type, then what is special about it."""
 
 
-def make_model(variant: str, folder: Path) -> PreTrainedModel:
+def make_model(variant: str, folder: Path, configs: Mapping[str, Mapping[str, Any]] = CONFIGS) -> PreTrainedModel:
     """Make a variant in float32 and save it into ``folder``."""
     values = {
         "vocab_size": VOCAB,
@@ -66,7 +72,7 @@ def make_model(variant: str, folder: Path) -> PreTrainedModel:
         "eos_token_id": None,
         "pad_token_id": PAD,
         "decoder_start_token_id": START,
-        **CONFIGS[variant],
+        **configs[variant],
     }
     generation = {name: values.pop(name) for name in ("forced_bos_token_id", "bad_words_ids") if name in values}
     config = AutoConfig.for_model(values.pop("model_type"), **values)

@@ -26,3 +26,27 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "xglm": {"d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4},
 }
 """What sets each apart, by model type."""
+
+_ENCODER_DECODER: Mapping[str, Any] = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96,
+    "max_position_embeddings": 64,
+}
+
+ENCODER_DECODERS: Mapping[str, Mapping[str, Any]] = {
+    "led": {
+        "model_type": "led",
+        "attention_window": 8,
+        "max_encoder_position_embeddings": 64,
+        "max_decoder_position_embeddings": 64,
+        **_ENCODER_DECODER,
+    },
+    "pegasus_x": {"model_type": "pegasus_x", "block_size": 8, "num_global_tokens": 4, **_ENCODER_DECODER},
+    "plbart": {"model_type": "plbart", **_ENCODER_DECODER},
+}
+"""By model type, as ``encoder_decoders.make_model`` takes them."""

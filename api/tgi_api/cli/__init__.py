@@ -9,6 +9,7 @@ from types import FrameType
 
 import click
 
+from tgi_api.cli.backends import BACKENDS_OPTIONS, BackendsSettings, backends
 from tgi_api.cli.bench import BENCH_OPTIONS, BenchSettings, bench_engine
 from tgi_api.cli.bench_http import BENCH_HTTP_OPTIONS, BenchHttpSettings, bench_http
 from tgi_api.cli.bench_kernels import BENCH_KERNELS_OPTIONS, BenchKernelsSettings, bench_kernels
@@ -56,6 +57,13 @@ ROOT = click.version_option(__version__, prog_name="tgi-serve", message="%(prog)
                 run=download_weights,
                 positional=["MODEL_ID"],
                 help="Download a model, and convert it where needed, without serving it.",
+            ),
+            OptionCommand(
+                "backends",
+                options=BACKENDS_OPTIONS,
+                settings=BackendsSettings,
+                run=backends,
+                help="List the installed backends: devices, capabilities, and how far each has been verified.",
             ),
             QUANTIZE,
             click.Group(

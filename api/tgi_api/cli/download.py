@@ -26,10 +26,20 @@ class DownloadSettings(msgspec.Struct, frozen=True, kw_only=True):
     logger_level: str = "info"
 
 
-_SHARED = ("--revision", "--huggingface-hub-cache", "--json-output", "--trust-remote-code")
+_SHARED = ("--revision", "--huggingface-hub-cache", "--json-output")
 
 DOWNLOAD_OPTIONS: tuple[Option, ...] = (
     *(option for option in LAUNCHER_OPTIONS if option.flag in _SHARED),
+    Option(
+        flag="--trust-remote-code",
+        env=("TRUST_REMOTE_CODE", "HF_MODEL_TRUST_REMOTE_CODE"),
+        group=Group.IGNORED,
+        read=boolean,
+        effect=Effect.IGNORED,
+        neutral=(False,),
+        help="A download runs no code.",
+        reason="A download runs no code.",
+    ),
     Option(
         flag="--logger-level",
         env=("LOG_LEVEL",),

@@ -71,8 +71,13 @@ class Inspection:
             lambda: choose_dtype(settings.dtype, folder.dtype_name, backend, capabilities), capabilities.dtypes[0]
         )
         use = (model_dir, self.dtype, settings.block_size or capabilities.block_sizes[0])
-        self.attention = self._try(lambda: choose_attention(backend, settings.attention, *use), _NO_ATTENTION)
-        self.attention_options: tuple[AttentionOption, ...] = self._try(lambda: list_attention(backend, *use)[1], ())
+        trusted = settings.trust_remote_code
+        self.attention = self._try(
+            lambda: choose_attention(backend, settings.attention, *use, trust_remote_code=trusted), _NO_ATTENTION
+        )
+        self.attention_options: tuple[AttentionOption, ...] = self._try(
+            lambda: list_attention(backend, *use, trust_remote_code=trusted)[1], ()
+        )
 
     def _try(self, work: Callable[[], T], otherwise: T) -> T:
         """What ``work`` finds; a refusal is kept, once, though several questions meet it."""
@@ -111,8 +116,12 @@ class Inspection:
         from tgi_core.models.choose import choose_model
         from tgi_core.shards.memory import check_max_total_tokens
 
-        model = choose_model(folder.path)
-        check_max_total_tokens(self.settings.max_total_tokens, model.max_positions)
+        model = choose_model(folder.path, trust_remote_code=self.settings.trust_remote_code)
+        has_encoder = any(spec.cross for spec in model.attention) or bool(folder.config.get("is_encoder_decoder"))
+        check_max_total_tokens(self.settings.max_total_tokens, model.max_positions * (1 + has_encoder))
+        if has_encoder:
+            facts["context"] = f"{model.max_positions} tokens for the encoder, and as many for the decoder"
+            facts["decoder starts with tokens"] = ", ".join(map(str, folder.decoder_prompt))
         runs_as = model.path if not model.reason else f"{model.path}. {model.reason}"
         return facts | {"runs as": runs_as, "weights": self._describe_weights()}
 

@@ -119,6 +119,13 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _model("--tokenizer-config-path", "FILE", existing_file, "Replaces the model's tokenizer_config.json"),
     _own(Group.MODEL, "--chat-template", "FILE", existing_file, "Replaces the model's chat template"),
     _own(Group.MODEL, "--load-format", "auto|dummy", choice("auto", "dummy"), "dummy: random weights, for benchmarks"),
+    _model(
+        "--trust-remote-code",
+        "",
+        boolean,
+        "Run code from the model's folder where nothing else knows the model",
+        also=("HF_MODEL_TRUST_REMOTE_CODE",),
+    ),
     # Device and memory
     _own(Group.DEVICE, "--backend", "NAME", text, "Backend to run on; auto: the best one that finds a device"),
     _device("--dtype", "TYPE", _dtype, "Type of weights and activations; auto: the checkpoint's where possible"),
@@ -218,12 +225,6 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _satisfied_variable("HF_API_TOKEN", "TOKEN", "Taken as HF_TOKEN where that is not set.", secret=True),
     _satisfied_variable("MESSAGES_API_ENABLED", "BOOL", "/invocations always takes chats beside TGI's requests."),
     # Without effect
-    _ignored(
-        "--trust-remote-code",
-        "",
-        "Code from a model's repository is never run.",
-        env=("TRUST_REMOTE_CODE", "HF_MODEL_TRUST_REMOTE_CODE"),
-    ),
     _ignored("--waiting-served-ratio", "RATIO", _EVERY_STEP),
     _ignored("--max-waiting-tokens", "N", _EVERY_STEP),
     _ignored("--cuda-graphs", "SIZES", "The backend decides which steps are captured as graphs."),

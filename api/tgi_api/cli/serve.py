@@ -74,6 +74,8 @@ def begin_start(
     if backend is None or refusals:
         display.refuse(refusals)
         return refusals[0].exit_code
+    if settings.backend == AUTO:
+        display.info(plugins.explain_auto(backend))
     return backend
 
 

@@ -26,6 +26,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     weights_cache_override: Path | None = None
     tokenizer_config_path: Path | None = None
     chat_template: Path | None = None
+    trust_remote_code: bool = False
     load_format: str = _ENGINE.load_format
     backend: str = _ENGINE.backend
     dtype: str = _ENGINE.dtype
@@ -145,6 +146,7 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             revision=settings.revision,
             chat_template=settings.chat_template,
             tokenizer_config_path=settings.tokenizer_config_path,
+            trust_remote_code=settings.trust_remote_code,
         ),
         engine=EngineConfig(
             backend=backend,

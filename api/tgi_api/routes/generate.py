@@ -82,7 +82,10 @@ async def generate_stream(request: AnyRequest) -> ASGIResponse:
     },
 )
 async def compat_generate(request: AnyRequest) -> ASGIResponse:
-    """A list of one object, or a stream. The prompt is part of the text unless the request says otherwise."""
+    """A list of one object, or a stream.
+
+    The prompt is part of the text unless the request says otherwise, or the model has an encoder.
+    """
     server = server_of(request)
     with Call(server, request) as call:
         body = await read_body(request, CompatGenerateRequest)
@@ -91,9 +94,11 @@ async def compat_generate(request: AnyRequest) -> ASGIResponse:
 
 async def answer_compat(request: AnyRequest, call: Call, server: AppState, body: CompatGenerateRequest) -> ASGIResponse:
     """The reply of ``/``, or its stream."""
+    # As in TGI, whose default follows what the model is for: what an encoder has read is not continued.
+    continues = not server.info.decoder_prompt
     if body.stream:
-        return await _stream(call, server, body, full_text_default=True)
-    reply, headers = await _generate(request, call, server, body, full_text_default=True)
+        return await _stream(call, server, body, full_text_default=continues)
+    reply, headers = await _generate(request, call, server, body, full_text_default=continues)
     return json_reply([reply], headers)
 
 

@@ -23,6 +23,7 @@ from tgi_core.engine.frames import (
     Submit,
     pack_ids,
 )
+from tgi_core.engine.limits import find_decoder_prompt, may_chunk_prefill
 from tgi_core.engine.loop import EngineLoop
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.model_folder import ModelFolder
@@ -137,7 +138,7 @@ class EngineBenchmark:
             pass
         self.memory = [(line.name, line.size_bytes) for line in self._budget.memory]
         self._run_ahead = capabilities.run_ahead if config.run_ahead is None else config.run_ahead
-        self._chunked_prefill = capabilities.chunked_prefill and config.chunked_prefill
+        self._chunked_prefill = may_chunk_prefill(config, capabilities) and not self._shard.whole_prompts
         self._mixed_batches = capabilities.mixed_batches
         self._random = random.Random(0)
 
@@ -178,6 +179,14 @@ class EngineBenchmark:
 
     def _check(self, case: BenchCase) -> None:
         needed, most = case.input_tokens + case.output_tokens, self._budget.max_total_tokens
+        if longest := self._budget.max_encoder_tokens:
+            needed = case.output_tokens + len(find_decoder_prompt(self._folder, self._budget))
+            if case.input_tokens > longest:
+                raise StartupError(
+                    f"{case} needs inputs of {case.input_tokens} tokens, and the encoder reads {longest} at once.",
+                    "Raise --max-step-tokens, or choose a shorter case.",
+                    ExitCode.USAGE,
+                )
         if needed > most:
             raise StartupError(
                 f"{case} needs sequences of {needed} tokens, and {most} fit.",
@@ -207,7 +216,13 @@ class EngineBenchmark:
             ]
         )
         loop = EngineLoop(
-            self._shard, scheduler, channel, run_ahead=self._run_ahead, max_total_tokens=self._budget.max_total_tokens
+            self._shard,
+            scheduler,
+            channel,
+            run_ahead=self._run_ahead,
+            max_total_tokens=self._budget.max_total_tokens,
+            decoder_prompt=find_decoder_prompt(self._folder, self._budget),
+            max_encoder_tokens=self._budget.max_encoder_tokens,
         )
         started = time.perf_counter()
         while channel.unfinished or loop.has_work:
@@ -221,7 +236,8 @@ class EngineBenchmark:
         weights_bytes = dict(self.memory)["weights"]
         if text_config.get("tie_word_embeddings", False):
             return weights_bytes
-        embedding_bytes: int = self._folder.vocab_size * text_config["hidden_size"] * self._item_bytes
+        width: int = text_config.get("hidden_size") or text_config["d_model"]
+        embedding_bytes = self._folder.vocab_size * width * self._item_bytes
         return weights_bytes - embedding_bytes
 
 

@@ -15,7 +15,7 @@ from tgi_core.benchmark.timing import Stopwatch
 from tgi_core.contract import Backend, GraphMode, ShapeMode
 from tgi_core.engine.attention import AUTO, choose_attention
 from tgi_core.errors import ExitCode, StartupError
-from tgi_core.models.architecture import find_architecture
+from tgi_core.models.architecture import find_decoder
 from tgi_core.models.decoder import attention_specs
 from tgi_core.models.hf_config import HFConfig
 from tgi_core.shards.binding import bind_attention
@@ -60,7 +60,7 @@ class KernelBenchmark:
                 ExitCode.BACKEND,
             )
         config = HFConfig.read(model_dir)
-        spec = find_architecture(config).build(config)
+        spec = find_decoder(config).build(config)
         block_size = capabilities.block_sizes[0]
         choice = choose_attention(backend, attention, model_dir, dtype, block_size)
         device = backend.open_device(0)

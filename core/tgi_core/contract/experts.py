@@ -24,6 +24,7 @@ class Scoring(Enum):
     SOFTMAX = "softmax over all experts, then the best are chosen"
     SOFTMAX_CHOSEN = "the best are chosen, then softmax over them"
     SIGMOID = "sigmoid of each, then the best are chosen"
+    SIGMOID_CHOSEN = "the best are chosen, then sigmoid of each"
     SPARSE_MIXER = "the best one twice, each with softmax over those close to it"
 
 
@@ -36,7 +37,8 @@ class RoutingSpec(msgspec.Struct, frozen=True, kw_only=True):
         renormalize: the chosen scores are divided by their sum.
         scale: multiplies the weights, last.
         num_groups, top_groups: experts lie in so many groups of equal size, and only those in the best ``top_groups``
-            of them, by the sum of a group's two best scores, can be chosen. 1 and 1 for no groups.
+            of them can be chosen. 1 and 1 for no groups.
+        group_scores: a group is as good as the sum of so many of its best scores.
         closeness: of the sparse mixer: how far below the best a score may lie, as a share of it.
     """
 
@@ -46,6 +48,7 @@ class RoutingSpec(msgspec.Struct, frozen=True, kw_only=True):
     scale: float = 1.0
     num_groups: int = 1
     top_groups: int = 1
+    group_scores: int = 2
     closeness: float = 0.0
 
 

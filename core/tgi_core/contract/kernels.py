@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from tgi_core.contract.experts import ExpertKernels
+from tgi_core.contract.states import StateKernels
 from tgi_core.sampling.params import Tier
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Sampled(NamedTuple):
     top_logprobs_RN: Tensor | None = None
 
 
-class Kernels(ExpertKernels):
+class Kernels(ExpertKernels, StateKernels):
     """One method an operation. A backend derives from ``tgi_core.reference.ReferenceKernels`` and overrides some."""
 
     @property

@@ -21,12 +21,15 @@ class NewSlot(msgspec.Struct, frozen=True, array_like=True):
         token_ids: the prompt; after a preemption also the output made so far.
         prompt_len: how many of them belong to the prompt.
         sampling: the request's sampling parameters.
+        encoder_ids: the input of a model with an encoder, which is computed whole in this step, before the rows; empty
+            for other models.
     """
 
     slot: int
     token_ids: list[int]
     prompt_len: int
     sampling: SamplingParams
+    encoder_ids: list[int] = []
 
 
 class AppendedBlocks(msgspec.Struct, frozen=True, array_like=True):
@@ -63,6 +66,8 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         tier: the sampling work the step needs.
         late: the rows' sampling waits for LateInputs.
         prompt_logprobs: rows of prefill chunks whose prompt tokens' log-probabilities are wanted.
+        freed_slots: slots whose request has ended or lost its place since the last plan; no row names one of them
+            before it is among ``new_slots`` again. What is kept of them outside the tables may go.
     """
 
     step: int
@@ -79,6 +84,7 @@ class StepPlan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     late: bool = False
     version: int = PLAN_VERSION
     prompt_logprobs: list[int] = []
+    freed_slots: list[int] = []
 
 
 class LateInputs(msgspec.Struct, frozen=True, array_like=True):

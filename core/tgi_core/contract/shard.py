@@ -26,6 +26,7 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
         cpu_threads: threads for compute on the host; None leaves the choice to the backend.
         eos_token_ids: tokens that end a sequence; ``min_tokens`` forbids them.
         attention: the implementation of attention; None for the backend's own.
+        trust_remote_code: code in ``model_dir`` may run.
     """
 
     model_dir: Path
@@ -34,6 +35,7 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
     cpu_threads: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     attention: AttentionChoice | None = None
+    trust_remote_code: bool = False
 
 
 class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,7 @@ class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_bytes: memory for the KV cache; None takes what is left.
         kv_cache_tokens: most tokens the KV cache may hold, rounded up to whole blocks; None sets no bound of its own.
         memory_fraction: share of the device's memory this server may use.
+        max_encoder_tokens: longest input of a model with an encoder; None lets model, memory and step decide.
     """
 
     max_slots: int
@@ -56,6 +59,7 @@ class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int | None = None
     kv_cache_tokens: int | None = None
     memory_fraction: float = 0.9
+    max_encoder_tokens: int | None = None
 
 
 class KVGroup(msgspec.Struct, frozen=True, array_like=True):
@@ -64,10 +68,13 @@ class KVGroup(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         window: tokens a layer looks back, itself included; None for full attention.
         bytes_per_block: over all layers of the group.
+        cross: holds what a decoder sees of its encoder's tokens, and so neither grows nor shrinks: a slot gets all its
+            blocks when it is entered.
     """
 
     window: int | None
     bytes_per_block: int
+    cross: bool = False
 
 
 class KVGroupBudget(msgspec.Struct, frozen=True, array_like=True):
@@ -94,6 +101,7 @@ class KVBudget(msgspec.Struct, frozen=True, array_like=True):
         memory: the table of where memory went.
         has_states: slots keep a state that blocks do not hold. So prefixes are not shared, and no token of a slot is
             computed twice.
+        max_encoder_tokens: longest input that fits an encoder, its step and the cache; 0 for a model without encoder.
     """
 
     block_size: int
@@ -101,6 +109,7 @@ class KVBudget(msgspec.Struct, frozen=True, array_like=True):
     max_total_tokens: int
     memory: list[MemoryLine]
     has_states: bool = False
+    max_encoder_tokens: int = 0
 
 
 class Ticket(Protocol):
@@ -119,10 +128,12 @@ class ModelShard(ABC):
 
     Attributes:
         notes: what a user should know, said at start; such as an operation that runs on the slower reference.
+        whole_prompts: once it is loaded: all known tokens of a request must be computed in one step.
         extra_parameters: names that ``SamplingParams.extra`` may hold: parameters of plugins' logits rules.
     """
 
     notes: Sequence[str] = ()
+    whole_prompts: bool = False
     extra_parameters: Sequence[str] = ()
 
     @abstractmethod
@@ -151,6 +162,7 @@ class ModelShard(ABC):
 
         Raises:
             DeviceMemoryError: the step found no memory on the device.
+            DeviceLostError: the device has failed.
         """
 
     def use_idle_time(self) -> bool:

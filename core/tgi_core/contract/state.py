@@ -3,7 +3,8 @@
 Shape letters, used all over the kernels: S slots, T tokens of a step, B rows of a step, R some of them, V vocabulary,
 H query heads, K key/value heads, D head size, N blocks of a group, P tokens a block holds, M blocks a slot may have. In
 the tables of sampling P counts parameters of rules, X entries of a logit bias or allowed tokens, W sequences of tokens
-that are forbidden and L their tokens.
+that are forbidden and L their tokens. Layers with slot states: C channels, W taps of a convolution, J = W - 1 inputs
+that it keeps, U features of a value, G groups of heads, Z numbers in the state of a channel or of a feature.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def check_attention_name(backend: Backend, wanted: str) -> None:
 
 
 def list_attention(
-    backend: Backend, model_dir: Path, dtype: str, block_size: int
+    backend: Backend, model_dir: Path, dtype: str, block_size: int, *, trust_remote_code: bool = False
 ) -> tuple[AttentionUse, tuple[AttentionOption, ...]]:
     """What the model asks of attention, and every implementation the backend has, in the order "auto" tries them.
 
@@ -35,6 +35,7 @@ def list_attention(
         model_dir: a folder with the model's config.json.
         dtype: of activations and KV cache.
         block_size: tokens in a KV block.
+        trust_remote_code: code in the model's folder may run.
 
     Raises:
         StartupError: the backend has several, and the model's architecture is not known.
@@ -46,19 +47,21 @@ def list_attention(
         return use, (AttentionOption(name=names[0], remark="the only one of this backend"),)
     from tgi_core.models.choose import choose_model
 
-    specs = choose_model(model_dir).attention
+    specs = choose_model(model_dir, trust_remote_code=trust_remote_code).attention
     use = AttentionUse(specs=specs, dtype=dtype, block_size=block_size)
     return use, backend.attention_options(use)
 
 
-def choose_attention(backend: Backend, wanted: str, model_dir: Path, dtype: str, block_size: int) -> AttentionChoice:
+def choose_attention(
+    backend: Backend, wanted: str, model_dir: Path, dtype: str, block_size: int, *, trust_remote_code: bool = False
+) -> AttentionChoice:
     """The implementation called ``wanted``, or with "auto" the first that may be taken; see ``list_attention``.
 
     Raises:
         StartupError: there is no such implementation, or something stands in its way.
     """
     check_attention_name(backend, wanted)
-    use, options = list_attention(backend, model_dir, dtype, block_size)
+    use, options = list_attention(backend, model_dir, dtype, block_size, trust_remote_code=trust_remote_code)
     if wanted == AUTO:
         option = next(option for option in options if option.automatic and not option.obstacle)
         return AttentionChoice(option.name, option.remark, use)

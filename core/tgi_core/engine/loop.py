@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -71,6 +72,14 @@ class _InFlight:
 class EngineLoop:
     """Drives one shard for the requests of all API processes.
 
+    Args:
+        shard, scheduler, channel: what it drives, and for whom.
+        run_ahead: steps launched before the oldest is collected.
+        max_total_tokens: longest sequence of a slot.
+        constraints: structured output; None where there is none.
+        decoder_prompt: of a model with an encoder, what every output follows; prompts go to the encoder then.
+        max_encoder_tokens: its longest input.
+
     Attributes:
         busy_since: monotonic time since which the device has worked on the oldest step, or None; a watchdog reads it.
         longest_step_s: longest time between two collects of a busy device, or a launch and its collect.
@@ -86,6 +95,8 @@ class EngineLoop:
         run_ahead: int,
         max_total_tokens: int,
         constraints: Constraints | None = None,
+        decoder_prompt: Sequence[int] = (),
+        max_encoder_tokens: int = 0,
     ) -> None:
         self.busy_since: float | None = None
         self.longest_step_s = 0.0
@@ -95,6 +106,8 @@ class EngineLoop:
         self._channel = channel
         self._run_ahead = run_ahead
         self._max_total_tokens = max_total_tokens
+        self._decoder_prompt = tuple(decoder_prompt)
+        self._max_encoder_tokens = max_encoder_tokens
         self._constrained = ConstrainedRequests(constraints)
         self._in_flight: deque[_InFlight] = deque()
         self._step_seconds = 0.0
@@ -162,13 +175,17 @@ class EngineLoop:
                 self._scheduler.cancel(worker, command.request_id)
 
     def _submit(self, worker: bytes, command: Submit) -> None:
-        prompt = unpack_ids(command.prompt).tolist()
-        room = self._max_total_tokens - len(prompt)
-        if not prompt or room < 1 or command.max_new_tokens < 1:
+        prompt, encoder_ids = unpack_ids(command.prompt).tolist(), []
+        longest = self._max_total_tokens - 1
+        if self._decoder_prompt:
+            prompt, encoder_ids = list(self._decoder_prompt), prompt
+            longest = self._max_encoder_tokens
+        if not 0 < len(encoder_ids or prompt) <= longest or command.max_new_tokens < 1:
             # The API process validates; what arrives here in spite of that must not hang its client.
-            message = f"a prompt of {len(prompt)} tokens does not fit a context of {self._max_total_tokens}"
+            message = f"a prompt of {len(encoder_ids or prompt)} tokens does not fit a context of {longest + 1}"
             self._channel.send(worker, RequestFailed(command.request_id, message))
             return
+        room = self._max_total_tokens - len(prompt)
         request = Request(
             worker,
             command.request_id,
@@ -179,6 +196,7 @@ class EngineLoop:
             prompt_logprobs=command.prompt_logprobs,
             stop_token_ids=command.stop_token_ids,
             submitted_at=time.monotonic(),
+            encoder_ids=encoder_ids,
         )
         if command.grammar is None:
             self._scheduler.add(request)
@@ -257,6 +275,7 @@ class EngineLoop:
         scheduler = self._scheduler
         pool = scheduler.kv.main_pool
         num_decodes = plan.num_decodes if plan is not None else 0
+        encoded = sum(len(new.encoder_ids) for new in plan.new_slots) if plan is not None else 0
         return EngineStats(
             queue_size=scheduler.queue_size,
             batch_size=scheduler.batch_size,
@@ -264,7 +283,7 @@ class EngineLoop:
             kv_blocks_used=pool.num_used,
             kv_blocks=pool.num_blocks,
             preemptions=scheduler.preemptions,
-            prefill_tokens=sum(plan.q_lens) - num_decodes if plan is not None else 0,
+            prefill_tokens=encoded + sum(plan.q_lens) - num_decodes if plan is not None else 0,
             decode_tokens=num_decodes,
             started=len(plan.new_slots) if plan is not None else 0,
         )

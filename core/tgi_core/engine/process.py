@@ -19,6 +19,7 @@ from tgi_core.contract import Backend, Capabilities, KVBudget, ShardLimits, Shar
 from tgi_core.engine.attention import choose_attention
 from tgi_core.engine.channel import EngineChannel
 from tgi_core.engine.control import Heartbeat, Loading, Ready, Refused, Shutdown, receive_control, send_control
+from tgi_core.engine.limits import find_decoder_prompt, may_chunk_prefill
 from tgi_core.engine.loop import EngineLoop
 from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
 from tgi_core.logs import configure_logging
@@ -75,7 +76,14 @@ class _Engine:
         folder = ModelFolder(config.model.model_dir, tokenizer_config_path=config.model.tokenizer_config_path)
         dtype = choose_dtype(config.engine.dtype, folder.dtype_name, backend, capabilities)
         block_size = config.engine.block_size or capabilities.block_sizes[0]
-        attention = choose_attention(backend, config.engine.attention, config.model.model_dir, dtype, block_size)
+        attention = choose_attention(
+            backend,
+            config.engine.attention,
+            config.model.model_dir,
+            dtype,
+            block_size,
+            trust_remote_code=config.model.trust_remote_code,
+        )
         started = time.monotonic()
         self._constraints = _open_constraints(config.engine.grammar_engine, folder)
         self._shard = backend.create_shard(
@@ -86,11 +94,12 @@ class _Engine:
                 cpu_threads=config.engine.cpu_threads,
                 eos_token_ids=tuple(sorted(folder.eos_token_ids)),
                 attention=attention,
+                trust_remote_code=config.model.trust_remote_code,
             )
         )
         self._shard.load(self._report_loading)
         loaded = time.monotonic()
-        chunked_prefill = capabilities.chunked_prefill and config.engine.chunked_prefill
+        chunked_prefill = may_chunk_prefill(config.engine, capabilities) and not self._shard.whole_prompts
         limits = ShardLimits(
             max_slots=config.engine.max_slots,
             max_step_tokens=config.engine.max_step_tokens,
@@ -101,8 +110,10 @@ class _Engine:
             kv_cache_bytes=config.engine.kv_cache_bytes,
             kv_cache_tokens=config.engine.kv_cache_tokens,
             memory_fraction=config.engine.memory_fraction,
+            max_encoder_tokens=config.engine.max_input_tokens,
         )
         budget = self._shard.warm_up(limits)
+        decoder_prompt = find_decoder_prompt(folder, budget)
         warm = time.monotonic()
         scheduler = Scheduler(
             SchedulerConfig(
@@ -124,6 +135,8 @@ class _Engine:
             run_ahead=run_ahead,
             max_total_tokens=budget.max_total_tokens,
             constraints=self._constraints,
+            decoder_prompt=decoder_prompt,
+            max_encoder_tokens=budget.max_encoder_tokens,
         )
         self._loop.longest_step_s = warm - loaded
         max_input_tokens = choose_max_input_tokens(config.engine, budget)
@@ -145,6 +158,7 @@ class _Engine:
             memory=[(line.name, line.size_bytes) for line in budget.memory],
             notes=notes,
             extra_parameters=list(self._shard.extra_parameters),
+            decoder_prompt=list(decoder_prompt),
         )
 
     def serve(self) -> None:
@@ -231,18 +245,21 @@ def choose_max_total_tokens(config: EngineConfig, model_max_tokens: int | None, 
     if asked > config.max_step_tokens:
         raise StartupError(
             f"Without chunked prefill a step of {config.max_step_tokens} tokens cannot hold a sequence of {asked}.",
-            f"Use --max-batch-prefill-tokens {asked} or more, or leave chunked prefill on.",
+            f"Use --max-batch-prefill-tokens {asked} or more, or a smaller --max-total-tokens.",
             ExitCode.USAGE,
         )
     return asked
 
 
 def choose_max_input_tokens(config: EngineConfig, budget: KVBudget) -> int:
-    """The longest prompt: what was asked for, or one less than the longest sequence.
+    """The longest prompt: what was asked for, or one less than the longest sequence; or all that an encoder reads.
 
     Raises:
         StartupError: the limits contradict each other.
     """
+    if budget.max_encoder_tokens:
+        # What was asked for has gone into it.
+        return budget.max_encoder_tokens
     longest = budget.max_total_tokens - 1
     asked = config.max_input_tokens
     if asked is None:

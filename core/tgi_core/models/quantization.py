@@ -52,7 +52,7 @@ def find_quantization(model_dir: Path, config: HFConfig) -> Quantization | None:
     try:
         read = msgspec.convert(values, _Config)
     except msgspec.ValidationError as error:
-        raise _refuse(f"The quantization in {where} cannot be read: {error}") from error
+        raise _refuse(f"{where} cannot be read: {error}") from error
     match read.quant_method:
         case "fp8":
             return Fp8(_block(read.weight_block_size, where))
@@ -74,7 +74,7 @@ def _find(model_dir: Path, config: HFConfig) -> tuple[str, Mapping[str, Any] | N
         holders = (config, config.section("text_config", {})) if config.has("text_config") else (config,)
         for holder in holders:
             if holder.has(key):
-                return "config.json", holder.get(key, dict[str, Any])
+                return f"`{key}` in config.json", holder.get(key, dict[str, Any])
     path = model_dir / _MODELOPT_FILE
     if not path.is_file():
         return "", None

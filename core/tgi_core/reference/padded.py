@@ -14,8 +14,8 @@ from tgi_core.reference.kernels import ReferenceKernels
 class PaddedKernels(ReferenceKernels):
     """The reference under static shapes.
 
-    Every row of an ``AttentionBatch`` has the same ``q_len``, and lengths are read on the device. Derive from it and
-    override what a device does better.
+    Where every row of an ``AttentionBatch`` has the same ``q_len``, lengths are read on the device; a bucketed shard
+    makes no other batch. Derive from it and override what a device does better.
     """
 
     @property
@@ -32,7 +32,10 @@ class PaddedKernels(ReferenceKernels):
         *,
         distance_bias_HX: Tensor | None = None,
     ) -> Tensor:
-        return padded_attention(q_THD, cache_NP2KD, prepared, spec, ScoreTerms(sinks_H, distance_bias_HX))
+        batch: AttentionBatch = prepared
+        if len(set(batch.q_lens)) > 1:
+            return super().attention(q_THD, cache_NP2KD, prepared, spec, sinks_H, distance_bias_HX=distance_bias_HX)
+        return padded_attention(q_THD, cache_NP2KD, batch, spec, ScoreTerms(sinks_H, distance_bias_HX))
 
     def experts(self, x_TE: Tensor, weights: ExpertWeights, routed: Routed, activation: str) -> Tensor:
         # Every expert sees every token: what a token did not choose is weighed with 0.
@@ -52,7 +55,10 @@ def padded_attention(
     """Attention over all columns of the block tables; see ``Kernels.attention``."""
     rows, q_len = len(batch.q_lens), batch.q_lens[0]
     device = q_THD.device
-    entries_BCXKD = cache_NP2KD[batch.block_tables_BM.long()].flatten(1, 2)
+    # Columns behind a row's length hold anything.
+    columns_M = torch.arange(batch.block_tables_BM.shape[1], device=device) * batch.block_size
+    blocks_BM = torch.where(columns_M < batch.kv_lens_B[:, None], batch.block_tables_BM, 0)
+    entries_BCXKD = cache_NP2KD[blocks_BM.long()].flatten(1, 2)
     keys_BCKD = entries_BCXKD[:, :, 0]
     values_BCKD = entries_BCXKD[:, :, 1] if spec.latent_values is None else keys_BCKD[..., : spec.latent_values]
     q_BQKGD = q_THD.view(rows, q_len, spec.num_kv_heads, -1, spec.head_dim)

@@ -4,7 +4,7 @@ from tgi_core.requests.bad_words import encode_bad_words
 from tgi_core.requests.chat import ChatTemplate
 from tgi_core.requests.detokenize import IncrementalDetokenizer
 from tgi_core.requests.generation import Alternatives, FinishReason, Generation, GenerationOutput, PromptScoring
-from tgi_core.requests.options import GenerationOptions, RequestLimits, fit_prompt
+from tgi_core.requests.options import EncoderLimits, GenerationOptions, RequestLimits, fit_prompt
 from tgi_core.requests.parameters import GenerateParameters, OpenAIParameters
 from tgi_core.requests.stopping import StopHit, StopMatcher
 from tgi_core.requests.tokenizer import TextTokenizer, TokenSpan
@@ -13,6 +13,7 @@ from tgi_core.requests.validation import require_inputs, validate_generate, vali
 __all__ = [
     "Alternatives",
     "ChatTemplate",
+    "EncoderLimits",
     "FinishReason",
     "GenerateParameters",
     "Generation",

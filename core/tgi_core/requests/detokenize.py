@@ -19,13 +19,16 @@ class IncrementalDetokenizer:
     pieces joined equal the decoding of the whole sequence in the context of a prompt, without a character left
     unfinished at its end: what is whole is handed out at once, so nothing has to be flushed. Bytes that are not UTF-8
     become U+FFFD as soon as it is certain that nothing completes them; the last of them count as unfinished.
+
+    With ``begins_text`` there is no text before the first token, where many decoders leave out a space.
     """
 
-    __slots__ = ("_decode", "_held", "_released", "_whole_texts")
+    __slots__ = ("_decode", "_held", "_released", "_tokenizer", "_whole_texts")
 
-    def __init__(self, tokenizer: TextTokenizer) -> None:
-        self._decode = tokenizer.decode_continuation
-        self._whole_texts = tokenizer.whole_texts
+    def __init__(self, tokenizer: TextTokenizer, *, begins_text: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._decode = tokenizer.decode_beginning if begins_text else tokenizer.decode_continuation
+        self._whole_texts = {} if begins_text else tokenizer.whole_texts
         self._held: list[int] = []
         self._released = 0
         """Characters of the held tokens' text that were handed out already."""
@@ -46,6 +49,9 @@ class IncrementalDetokenizer:
             piece = text[self._released :]
             self._held = []
             self._released = 0
+            # Whatever the text began with, it is one that goes on now.
+            self._decode = self._tokenizer.decode_continuation
+            self._whole_texts = self._tokenizer.whole_texts
             return piece
         final = max(self._released, whole, len(text) - _MAX_UNFINISHED)
         piece = text[self._released : final]

@@ -117,7 +117,7 @@ class Generation:
         self._tokenizer = tokenizer
         self._hidden_ids = tokenizer.special_ids if options.skip_special_tokens else frozenset[int]()
         self._hidden_finishes = (Finish.EOS,) if options.include_stop else (Finish.EOS, Finish.STOP_TOKEN)
-        self._push = IncrementalDetokenizer(tokenizer).push
+        self._push = IncrementalDetokenizer(tokenizer, begins_text=options.begins_text).push
         self._options = options
         self._matcher = StopMatcher(options.stop) if options.stop else None
         self._length = 0

@@ -16,17 +16,31 @@ TGI_ADMISSION_TOKENS = 1024
 """TGI checks an input for room for at most this many new tokens, so clients send huge limits to mean "to the end"."""
 
 
+class EncoderLimits(msgspec.Struct, frozen=True):
+    """What is different where an encoder reads the prompt.
+
+    Attributes:
+        decoder_prompt: the tokens that every output follows.
+        max_step_tokens: the encoder reads a prompt in one step of so many.
+    """
+
+    decoder_prompt: tuple[int, ...]
+    max_step_tokens: int
+
+
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the server allows a request, from the engine and the configuration.
 
     Attributes:
-        max_input_tokens, max_total_tokens: of one prompt, and of it and its output.
+        max_input_tokens, max_total_tokens: of one prompt, and of it and its output; or of what the decoder starts with
+            and its output, where an encoder reads the prompt.
         vocab_size: width of the logits; token ids are below it.
         max_best_of, max_stop_sequences, max_top_n_tokens: TGI's limits.
         max_choices: generations that one request to OpenAI's routes may start.
         watermark_gamma, watermark_delta: what a request that asks for a watermark gets.
         allows_grammar: whether outputs may be constrained.
         extra_parameters: names of the parameters of plugins' sampling rules.
+        encoder: None for a model whose decoder reads the prompt.
     """
 
     max_input_tokens: int
@@ -40,6 +54,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     watermark_delta: float = 2.0
     allows_grammar: bool = True
     extra_parameters: frozenset[str] = frozenset()
+    encoder: EncoderLimits | None = None
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +77,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
         n: how many of them, the most likely ones, to return.
         own_seeds: each generation draws a seed of its own, as in TGI; otherwise one seed and the index of the choice
             decide.
+        begins_text: the output is a text of its own, and does not continue the prompt.
     """
 
     sampling: SamplingParams
@@ -79,6 +95,7 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     best_of: int = 1
     n: int = 1
     own_seeds: bool = False
+    begins_text: bool = False
 
     @property
     def seed(self) -> int | None:
@@ -122,8 +139,10 @@ def fit_prompt(
     num_tokens = len(prompt)
     if num_tokens == 0:
         raise ValidationError("`inputs` must have at least one token. Given: 0", param=field)
-    room = limits.max_total_tokens - num_tokens
     wanted = options.max_new_tokens
+    if limits.encoder is not None:
+        return prompt, _fit_encoder(num_tokens, wanted, limits, limits.encoder, field)
+    room = limits.max_total_tokens - num_tokens
     if wanted is not None:
         needed = min(wanted, TGI_ADMISSION_TOKENS)
         if needed > room:
@@ -149,6 +168,29 @@ def fit_prompt(
             param=field,
         )
     return prompt, room if wanted is None else min(max(wanted, 1), room)
+
+
+def _fit_encoder(num_tokens: int, wanted: int | None, limits: RequestLimits, encoder: EncoderLimits, field: str) -> int:
+    """How many tokens may be generated where an encoder reads the prompt: it takes no room from them."""
+    room = limits.max_total_tokens - len(encoder.decoder_prompt)
+    if num_tokens > limits.max_input_tokens:
+        flags = f"--max-input-tokens {num_tokens}"
+        if num_tokens > encoder.max_step_tokens:
+            flags += f" and --max-batch-prefill-tokens {num_tokens}, as an encoder reads its input in one step,"
+        raise ContextLengthError(
+            f"`inputs` must have at most {limits.max_input_tokens} tokens. Given: {num_tokens}. "
+            f"Shorten `{field}`, or start the server with {flags} or more",
+            param=field,
+        )
+    if wanted is None:
+        return room
+    if min(wanted, TGI_ADMISSION_TOKENS) > room:
+        raise ContextLengthError(
+            f"`max_new_tokens` must be <= {room}. Given: {wanted}. Ask for fewer tokens, or start the server with "
+            f"--max-total-tokens {limits.max_total_tokens - room + min(wanted, TGI_ADMISSION_TOKENS)} or more",
+            param=field,
+        )
+    return min(max(wanted, 1), room)
 
 
 def _truncate(token_ids: Sequence[int], limit: int | None, prefix_ids: Sequence[int]) -> Sequence[int]:

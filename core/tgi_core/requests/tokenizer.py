@@ -97,6 +97,10 @@ class TextTokenizer:
             self.whole_texts[ids[0]] = text
         return text
 
+    def decode_beginning(self, ids: Sequence[int]) -> str:
+        """Text of ``ids`` with nothing before them; special tokens are literal."""
+        return self._decode(list(ids))
+
     def token_text(self, token_id: int) -> str:
         """Text of one token by itself; a special token's literal text, "" for an id that is none."""
         text = self._literals.get(token_id)

@@ -104,6 +104,7 @@ def validate_generate(
         prompt_logprobs=bool(given.decoder_input_details),
         best_of=best_of,
         own_seeds=True,
+        begins_text=limits.encoder is not None,
     )
 
 
@@ -127,6 +128,10 @@ def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> Generatio
     stop = checks.stop(given.stop, limits)
     n, best_of = _choices(given, limits)
     wants_logprobs, top_n = _logprobs(given)
+    if limits.encoder is not None and given.echo and wants_logprobs:
+        raise ValidationError(
+            "`echo` with `logprobs` asks how likely the prompt is, which a model with an encoder does not tell"
+        )
     logit_bias = checks.logit_bias(given.logit_bias, limits)
     logits_rules = checks.logits_rules(given.logits_rules, limits)
     stop_token_ids = checks.stop_token_ids(given.stop_token_ids, limits)
@@ -172,6 +177,7 @@ def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> Generatio
         prompt_logprobs=bool(given.echo) and wants_logprobs,
         best_of=best_of,
         n=n,
+        begins_text=limits.encoder is not None,
     )
 
 

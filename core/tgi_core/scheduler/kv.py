@@ -12,16 +12,18 @@ class KVCache:
     """Hands blocks to requests, takes them back and finds shared prefixes.
 
     Every group has a pool of its own with the same block size. A full group keeps all blocks of a request; a window
-    group gives those back that no later token can see.
+    group gives those back that no later token can see; a cross group holds the encoder's tokens, all at once.
     """
 
     def __init__(self, budget: KVBudget, *, prefix_cache: bool) -> None:
         self.block_size = budget.block_size
-        self.prefix_cache = prefix_cache and not budget.has_states
+        self.crosses = [group.group.cross for group in budget.groups]
+        # What a decoder's block holds depends on the encoder's input, which its key does not tell.
+        self.prefix_cache = prefix_cache and not budget.has_states and not any(self.crosses)
         self.windows = [group.group.window for group in budget.groups]
         self.pools = [BlockPool(group.blocks) for group in budget.groups]
         # What gauges speak of: blocks that last as long as their request, if any layer sees everything.
-        lasting = [pool for pool, window in zip(self.pools, self.windows, strict=True) if window is None]
+        lasting = [pool for pool, grows in zip(self.pools, self._keeps_and_grows(), strict=True) if grows]
         self.main_pool = [*lasting, *self.pools, BlockPool(0)][0]
         self._pending: dict[bytes, Request] = {}
 
@@ -35,12 +37,18 @@ class KVCache:
         Only the full groups are asked: window groups give back as they go. Prefix hits are not counted, so the answer
         errs on the safe side by blocks that are cached, never by blocks that are in use.
         """
-        needed = self.num_blocks_for(request.total + 1)
+        needed, encoder_blocks = self.num_blocks_for(request.total + 1), self.num_blocks_for(len(request.encoder_ids))
         return all(
             pool.num_available - promised_blocks >= self._needed_in_group(pool, request, needed)
-            for pool, window in zip(self.pools, self.windows, strict=True)
-            if window is None
+            for pool, grows in zip(self.pools, self._keeps_and_grows(), strict=True)
+            if grows
+        ) and all(
+            pool.num_available >= encoder_blocks for pool, cross in zip(self.pools, self.crosses, strict=True) if cross
         )
+
+    def _keeps_and_grows(self) -> list[bool]:
+        """For each group whether it keeps all blocks of a sequence that grows."""
+        return [window is None and not cross for window, cross in zip(self.windows, self.crosses, strict=True)]
 
     def _needed_in_group(self, pool: BlockPool, request: Request, needed: int) -> int:
         if not self.prefix_cache:
@@ -84,6 +92,16 @@ class KVCache:
         request.capacity = num_blocks * self.block_size
         return request.capacity
 
+    def hold_encoder(self, request: Request) -> list[AppendedBlocks]:
+        """The blocks of the encoder's tokens, for as long as the request keeps its slot; there is room for them."""
+        appended = []
+        num_blocks = self.num_blocks_for(len(request.encoder_ids))
+        for group, (pool, cross) in enumerate(zip(self.pools, self.crosses, strict=True)):
+            if cross:
+                request.block_ids[group] = [pool.allocate() for _ in range(num_blocks)]
+                appended.append(AppendedBlocks(group, request.slot, 0, list(request.block_ids[group])))
+        return appended
+
     def matched_blocks(self, request: Request) -> list[AppendedBlocks]:
         """The blocks of a fresh prefix hit, as the plan tells them to the device."""
         appended = []
@@ -123,7 +141,7 @@ class KVCache:
         for group, (pool, window, blocks) in enumerate(zip(self.pools, self.windows, request.block_ids, strict=True)):
             if window is not None:
                 self._leave_window(pool, blocks, self._first_needed_block(request.computed, window))
-            if num_blocks <= len(blocks):
+            if num_blocks <= len(blocks) or self.crosses[group]:
                 continue
             start = len(blocks)
             try:

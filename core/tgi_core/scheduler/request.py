@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,8 @@ class Request:
         token_ids: the tokens known so far, prompt first; grows the list it was made with.
         prompt_len: how many are the prompt.
         max_tokens: ``prompt_len`` plus the most output tokens it may have.
+        encoder_ids: what the encoder reads; empty for models without one. The prompt then is what the decoder starts
+            with.
         slot, epoch: where it runs; -1 while it does not.
         block_ids: per KV group its blocks in order; -1 where a window has left them behind.
         capacity: tokens that its blocks cover, the least over the groups.
@@ -68,6 +70,7 @@ class Request:
         "capacity",
         "collected",
         "computed",
+        "encoder_ids",
         "epoch",
         "ignore_eos",
         "in_flight",
@@ -102,11 +105,13 @@ class Request:
         prompt_logprobs: bool = False,
         stop_token_ids: Collection[int] = (),
         submitted_at: float = 0.0,
+        encoder_ids: Sequence[int] = (),
     ) -> None:
         self.worker = worker
         self.request_id = request_id
         self.token_ids = prompt
         self.prompt_len = len(prompt)
+        self.encoder_ids = list(encoder_ids)
         self.max_tokens = len(prompt) + max_new_tokens
         self.sampling = sampling
         self.tier: Tier = sampling.tier

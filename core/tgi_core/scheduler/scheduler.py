@@ -66,6 +66,7 @@ class Scheduler:
         # What the device tables must be told with the next plan; kept when a plan comes to nothing.
         self._new_slots: list[NewSlot] = []
         self._appended: list[AppendedBlocks] = []
+        self._freed_slots: list[int] = []
 
     # -- what the outside asks for --------------------------------------------------------------------------------
 
@@ -136,7 +137,7 @@ class Scheduler:
     @property
     def batch_tokens(self) -> int:
         """Tokens in the running requests' caches."""
-        return sum(request.computed for request in self._running)
+        return sum(request.computed + len(request.encoder_ids) for request in self._running)
 
     @property
     def has_requests(self) -> bool:
@@ -150,6 +151,7 @@ class Scheduler:
         if not self._launched:
             self._free_retired(self._step)
         builder = PlanBuilder(self.config.max_step_tokens, self._new_slots, self._appended)
+        builder.encoder_budget -= sum(len(new.encoder_ids) for new in self._new_slots)
         step = self._step + 1
         if self.config.mixed_batches:
             self._plan_decodes(builder, step)
@@ -177,9 +179,10 @@ class Scheduler:
             appended_blocks=builder.appended,
             late=builder.late,
             prompt_logprobs=builder.prompt_logprobs,
+            freed_slots=self._freed_slots,
         )
         self._launched.append(Launched(step, builder.requests, plan))
-        self._new_slots, self._appended = [], []
+        self._new_slots, self._appended, self._freed_slots = [], [], []
         return plan
 
     def _plan_decodes(self, builder: PlanBuilder, step: int) -> None:
@@ -229,6 +232,8 @@ class Scheduler:
     def _fits(self, request: Request, builder: PlanBuilder, promised: int) -> bool:
         if not self.config.chunked_prefill and request.total > builder.budget:
             return False
+        if len(request.encoder_ids) > builder.encoder_budget:
+            return False
         # With nothing running the cache is this request's alone, and the limits say that one request always fits.
         return not self._running or self.kv.has_room(request, promised)
 
@@ -256,8 +261,9 @@ class Scheduler:
             request.cached_len = cached_len
             request.admitted_at = self._clock()
             self._admitted.append(request)
-        builder.new_slots.append(NewSlot(slot, list(request.token_ids), request.prompt_len, request.sampling))
+        builder.enter(request)
         builder.appended.extend(self.kv.matched_blocks(request))
+        builder.appended.extend(self.kv.hold_encoder(request))
         return self.kv.num_blocks_for(request.total + 1) - self.kv.num_blocks_for(cached_len)
 
     # -- blocks -----------------------------------------------------------------------------------------------------
@@ -296,9 +302,14 @@ class Scheduler:
         self._queue.appendleft(request)
 
     def _leave_slot(self, request: Request) -> None:
+        if request.last_step == 0:
+            # No row of it was ever planned: what the next plan would say of its slot is no longer true.
+            self._new_slots[:] = [new for new in self._new_slots if new.slot != request.slot]
+            self._appended[:] = [entry for entry in self._appended if entry.slot != request.slot]
         self.kv.release(request)
         self._running.remove(request)
         self._retired_slots.append((request.last_step, request.slot))
+        self._freed_slots.append(request.slot)
         request.leave_slot()
 
     def _end(self, request: Request) -> None:

@@ -41,11 +41,17 @@ class Launched:
 
 
 class PlanBuilder:
-    """The columns of a plan in the making."""
+    """The columns of a plan in the making.
+
+    Attributes:
+        budget: tokens that rows may still compute.
+        encoder_budget: tokens of inputs that encoders may still compute, which they do before the rows.
+    """
 
     __slots__ = (
         "appended",
         "budget",
+        "encoder_budget",
         "epochs",
         "kv_lens",
         "late",
@@ -60,6 +66,7 @@ class PlanBuilder:
 
     def __init__(self, budget: int, new_slots: list[NewSlot], appended: list[AppendedBlocks]) -> None:
         self.budget = budget
+        self.encoder_budget = budget
         self.new_slots = new_slots
         self.appended = appended
         self.requests: list[Request] = []
@@ -71,6 +78,14 @@ class PlanBuilder:
         self.prompt_logprobs: list[int] = []
         self.tier = Tier.GREEDY
         self.late = False
+
+    def enter(self, request: Request) -> None:
+        """Tell the device tables of a request that has got a slot."""
+        token_ids, encoder_ids = list(request.token_ids), request.encoder_ids
+        self.new_slots.append(
+            NewSlot(request.slot, token_ids, request.prompt_len, request.sampling, encoder_ids=encoder_ids)
+        )
+        self.encoder_budget -= len(encoder_ids)
 
     def add_row(self, request: Request, q_len: int, step: int) -> None:
         """Let ``request`` compute its next ``q_len`` tokens, and sample when these are all it has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -100,6 +100,14 @@ class Checkpoint:
         tensor = place.file.tensor(place.name)
         return tensor if place.restore is None else place.restore(tensor)
 
+    def slices(self, name: str) -> Iterable[torch.Tensor]:
+        """The parts of the tensor called ``name`` along its first axis.
+
+        Raises:
+            StartupError: there is no such tensor, or it cannot be read.
+        """
+        return self.tensor(name)
+
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of the tensor called ``name``, from the file's header.
 
@@ -108,6 +116,24 @@ class Checkpoint:
         """
         place = self._place(name)
         return place.file.shape(place.name)
+
+    def dtype(self, name: str) -> str:
+        """What safetensors calls the dtype of the tensor called ``name``, from the file's header.
+
+        Raises:
+            StartupError: there is no such tensor.
+        """
+        place = self._place(name)
+        return place.file.dtype(place.name)
+
+    def size_bytes(self, name: str) -> int:
+        """Data of the tensor called ``name``, as stored.
+
+        Raises:
+            StartupError: there is no such tensor.
+        """
+        place = self._place(name)
+        return place.file.size_bytes(place.name)
 
     def file_name(self, name: str) -> str:
         """The name of the file that holds the tensor called ``name``.

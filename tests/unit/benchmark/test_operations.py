@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from tgi_core.benchmark.figures import Ceilings, Kind, kernel_figure, step_figure
 from tgi_core.benchmark.operations import Operation, StepOperations, visible_keys, visible_pairs
 from tgi_core.contract.experts import RoutingSpec
-from tgi_core.models.spec import ArchitectureSpec, Block, ExpertsSpec, LayerSpec, Norm, QKNorm, RopeSpec
+from tgi_core.models.ropes import RopeSpec
+from tgi_core.models.spec import ArchitectureSpec, Block, ExpertsSpec, LayerSpec, Norm, QKNorm
 from tgi_core.reference import ReferenceKernels
 from tgi_core.shards.binding import bind_attention
 

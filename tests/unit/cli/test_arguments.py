@@ -113,9 +113,9 @@ def test_a_value_that_asks_for_what_is_so_anyway_is_accepted(neutral: dict[str, 
 
 
 def test_an_option_without_effect_warns_with_the_reason() -> None:
-    arguments = read({"trust_remote_code": True}, {"MASTER_PORT": "29500", "NGROK": "false"})
+    arguments = read({"disable_custom_kernels": True}, {"MASTER_PORT": "29500", "NGROK": "false"})
     assert arguments.refusals == []
     assert arguments.warnings == [
-        "--trust-remote-code has no effect. Code from a model's repository is never run.",
+        "--disable-custom-kernels has no effect. Which kernels run follows from --backend alone.",
         "MASTER_PORT has no effect. There are no shard processes to reach at an address.",
     ]

@@ -227,3 +227,15 @@ def test_a_model_that_is_not_supported(
 
 def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/no/model" in refused(capsys, ExitCode.MODEL, "--model-id", "/no/model", "--backend", "null")
+
+
+def test_a_model_with_an_encoder_tells_what_its_decoder_starts_with(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack = {"layers": 2, "ffn_dim": 48, "attention_heads": 4}
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in stack.items()}
+    bart = {"model_type": "bart", "is_encoder_decoder": True, "d_model": 32, "vocab_size": 500, **sides}
+    (model / "config.json").write_text(json.dumps(bart | {"decoder_start_token_id": 2, "forced_bos_token_id": 0}))
+    facts = Explained(capsys, "--model-id", str(model), "--max-total-tokens", "2048").everything["model"]
+    assert facts["decoder starts with tokens"] == "2, 0"
+    assert facts["context"].startswith("1024 tokens")

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tgi_api.cli.backends import BACKENDS_OPTIONS, BackendsSettings
 from tgi_api.cli.bench import BENCH_OPTIONS, BenchSettings
 from tgi_api.cli.bench_http import BENCH_HTTP_OPTIONS, BenchHttpSettings
 from tgi_api.cli.bench_kernels import BENCH_KERNELS_OPTIONS, BenchKernelsSettings
@@ -23,6 +24,7 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 COMMANDS = [
     (LAUNCHER_OPTIONS, ServeSettings),
     (EXPLAIN_OPTIONS, ExplainSettings),
+    (BACKENDS_OPTIONS, BackendsSettings),
     (DOWNLOAD_OPTIONS, DownloadSettings),
     (BENCH_OPTIONS, BenchSettings),
     (BENCH_KERNELS_OPTIONS, BenchKernelsSettings),

@@ -7,12 +7,15 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.engines import VOCAB_SIZE, WORKER, TestEngine, write_null_model
+from tgi_core.contract import KVBudget, ShardLimits, ShardSpec, StepPlan, Ticket
 from tgi_core.engine.frames import Cancel, Finish, Submit, pack_ids
 from tgi_core.errors import ValidationError
 from tgi_core.sampling import SamplingParams
 from tgi_core.sampling.grammar import Grammar, GrammarKind, Matcher
+from tgi_core.testing.null_backend import NullCosts, NullShard
 
 EOS = 2
 WORDS = -(-VOCAB_SIZE // 32)
@@ -159,6 +162,50 @@ def test_rows_whose_masks_are_late_sit_out_and_the_others_go_on(model_dir: Path,
     steps_of_the_free = [frame.step for frame in engine.frames() if 9 in list(memoryview(frame.request_ids).cast("Q"))]
     assert steps_of_the_free == list(range(1, 13)), "it got a token in every step"
     assert engine.scheduler.kv.main_pool.num_used == 0
+
+
+class StatefulShard(NullShard):
+    """Slots keep a state, in which each token may be counted once."""
+
+    def warm_up(self, limits: ShardLimits) -> KVBudget:
+        self.computed: dict[tuple[int, int], int] = {}
+        return replace(super().warm_up(limits), has_states=True)
+
+    def launch(self, plan: StepPlan) -> Ticket:
+        for slot, epoch, q_len, kv_len in zip(plan.slots, plan.epochs, plan.q_lens, plan.kv_lens, strict=True):
+            assert kv_len - q_len == self.computed.get((slot, epoch), 0), "a token was computed twice, or left out"
+            self.computed[slot, epoch] = kv_len
+        return super().launch(plan)
+
+
+class PatientJob(Job):
+    """Masks that take a minute."""
+
+    def wait(self, timeout_s: float) -> bool:
+        if timeout_s > 60:
+            self._ready = list(range(len(self._matchers)))
+        return super().wait(timeout_s)
+
+
+class SlowConstraints(FakeConstraints):
+    """Makes such masks."""
+
+    def start_masks(self, matchers: Sequence[Matcher]) -> Job:
+        self.jobs.append(PatientJob(matchers, [0]))
+        return self.jobs[-1]
+
+
+@pytest.mark.parametrize("run_ahead", [0, 1])
+def test_rows_with_a_state_wait_for_their_masks(model_dir: Path, run_ahead: int) -> None:
+    shard = StatefulShard(ShardSpec(model_dir=model_dir, dtype="float32"), NullCosts())
+    engine = TestEngine(model_dir, shard=shard, run_ahead=run_ahead, constraints=SlowConstraints())
+    engine.submit(9, [8, 9], 12)
+    for number in range(3):
+        constrain(engine, number, "5")
+    engine.run_until_idle()
+    tokens = engine.tokens()
+    assert len(tokens.pop(9)) == 12
+    assert tokens == {number: wanted(5) for number in range(3)}
 
 
 def test_a_step_of_nothing_but_late_rows_waits_for_one(model_dir: Path) -> None:

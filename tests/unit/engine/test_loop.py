@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.support.engines import VOCAB_SIZE, WORKER, TestEngine, write_null_model
 from tgi_core.contract import LateInputs, ShardLimits, ShardSpec, StepPlan, StepResult, Ticket
 from tgi_core.engine.frames import Cancel, Finish, FinishRequest
+from tgi_core.engine.loop import EngineLoop
 from tgi_core.testing.null_backend import NullBackend, NullCosts, NullShard, NullTicket, null_token
 
 
@@ -85,20 +86,20 @@ def test_tokens_of_a_launched_step_cannot_be_read(model_dir: Path) -> None:
 
 
 def test_host_work_hides_behind_the_device(model_dir: Path) -> None:
-    """3 ms of device and 2 ms of host a step must cost at most 3.3 ms, not 5."""
-    engine = TestEngine(model_dir, costs=NullCosts(step_ms=3.0, host_ms=2.0), max_slots=4, max_total_tokens=2048)
+    """12 ms of device and 8 ms of host a step must cost about 12 ms, not 20."""
+    engine = TestEngine(model_dir, costs=NullCosts(step_ms=12.0, host_ms=8.0), max_slots=4, max_total_tokens=2048)
     for number in range(4):
         engine.submit(number, [10, 11], 2000)
     engine.loop.iterate()
     best_ms = float("inf")
-    for _ in range(150):  # The best of many short windows: a neighbour on the machine must not fail the test.
+    for _ in range(60):  # The best of many short windows: a neighbour on the machine must not fail the test.
         first, started = engine.loop.num_steps, time.perf_counter()
-        while engine.loop.num_steps < first + 8:
+        while engine.loop.num_steps < first + 4:
             engine.loop.iterate()
-        best_ms = min(best_ms, (time.perf_counter() - started) / 8 * 1000)
-        if best_ms <= 3.3:
+        best_ms = min(best_ms, (time.perf_counter() - started) / 4 * 1000)
+        if best_ms <= 13.5:
             break
-    assert best_ms <= 3.3
+    assert best_ms <= 13.5
 
 
 def test_a_length_finish_does_not_run_ahead(model_dir: Path) -> None:
@@ -211,3 +212,21 @@ def test_no_amount_of_memory_makes_the_null_shard_large(model_dir: Path) -> None
     assert budget.groups[0].blocks <= 1 << 20
     small = shard.warm_up(replace(limits, kv_cache_bytes=3 * 4096))
     assert small.max_total_tokens == 48
+
+
+def test_with_an_encoder_the_decoder_starts_with_tokens_of_its_own(model_dir: Path) -> None:
+    engine = TestEngine(model_dir)
+    engine.loop = EngineLoop(
+        engine.shard,
+        engine.scheduler,
+        engine.channel,
+        run_ahead=1,
+        max_total_tokens=8,
+        decoder_prompt=[7, 9],
+        max_encoder_tokens=20,
+    )
+    engine.submit(1, list(range(20)), 100)
+    engine.submit(2, list(range(21)), 1)
+    engine.run_until_idle()
+    assert engine.tokens() == {1: expected([7, 9], 6)}
+    assert [failure.request_id for failure in engine.failures()] == [2]

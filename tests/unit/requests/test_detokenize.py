@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.text_tokenizers import encode
+from tests.support.text_tokenizers import encode, load, unigram_json
 from tgi_core.requests import IncrementalDetokenizer, TextTokenizer
 from tgi_core.requests.tokenizer import REPLACEMENT
 
@@ -73,3 +75,11 @@ def test_marks_and_sequences(byte_level: TextTokenizer, metaspace: TextTokenizer
     assert "".join(pieces_of(byte_level, encode(byte_level, text))) == text
     # A Metaspace tokenizer puts a space in front of a text.
     assert "".join(pieces_of(metaspace, encode(metaspace, text))) == " " + text
+
+
+def test_a_text_that_begins_has_no_space_in_front(tmp_path: Path) -> None:
+    unigram = load(tmp_path, unigram_json())
+    ids = encode(unigram, "The quick fox")
+    beginning = IncrementalDetokenizer(unigram, begins_text=True)
+    assert "".join(map(beginning.push, ids)) == "The quick fox"
+    assert "".join(map(IncrementalDetokenizer(unigram).push, ids)) == " The quick fox"

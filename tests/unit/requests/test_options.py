@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tgi_core.errors import ValidationError
-from tgi_core.requests import GenerationOptions, RequestLimits, fit_prompt
+from tgi_core.requests import EncoderLimits, GenerationOptions, RequestLimits, fit_prompt
 from tgi_core.sampling.params import SamplingParams
 
 BOS = 1
@@ -109,3 +109,29 @@ class TestChoices:
         choices = given.choices()
         assert len({choice.seed for choice in choices} | {7}) == 4
         assert {choice.sampling.choice for choice in choices} == {0}
+
+
+class TestEncoder:
+    """An encoder reads the prompt, which then takes no room from the output."""
+
+    LIMITS = RequestLimits(
+        max_input_tokens=10, max_total_tokens=100, vocab_size=500, encoder=EncoderLimits((0, 7), max_step_tokens=12)
+    )
+
+    @pytest.mark.parametrize(("wanted", "given"), [(None, 98), (98, 98), (5, 5)])
+    def test_room_is_the_decoders(self, wanted: int | None, given: int) -> None:
+        assert fit_prompt([5] * 10, options(max_new_tokens=wanted), self.LIMITS) == ([5] * 10, given)
+
+    def test_more_new_tokens_than_there_is_room(self) -> None:
+        with pytest.raises(
+            ValidationError, match=r"`max_new_tokens` must be <= 98\. Given: 99\. .*-tokens 101 or more"
+        ):
+            fit_prompt([5], options(max_new_tokens=99), self.LIMITS)
+
+    def test_a_prompt_over_the_input_limit(self) -> None:
+        with pytest.raises(ValidationError, match=r"at most 10 tokens\. Given: 11\. .* --max-input-tokens 11 or more"):
+            fit_prompt([5] * 11, options(), self.LIMITS)
+
+    def test_a_prompt_that_no_step_holds(self) -> None:
+        with pytest.raises(ValidationError, match="--max-input-tokens 13 and --max-batch-prefill-tokens 13"):
+            fit_prompt([5] * 13, options(), self.LIMITS)

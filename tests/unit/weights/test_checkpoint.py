@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from tgi_core.weights.checkpoint import Checkpoint
 
 EMBEDDING = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
 NORM = torch.ones(3)
+DTYPES = [torch.bool, torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu]
+DTYPES += [torch.uint16, torch.int16, torch.float16, torch.bfloat16, torch.uint32, torch.int32, torch.float32]
+DTYPES += [torch.uint64, torch.int64, torch.float64]
 
 
 def write_index(folder: Path, weight_map: dict[str, str]) -> None:
@@ -122,17 +126,59 @@ def test_a_tensor_that_the_index_does_not_name(tmp_path: Path) -> None:
     assert "model-1.safetensors holds a tensor `norm`" in refusal(tmp_path).cause
 
 
-def test_a_file_whose_tensors_were_all_read_is_let_go_and_can_be_read_again(tmp_path: Path) -> None:
-    for number, name in enumerate(("embed", "norm")):
-        save_file({name: EMBEDDING}, tmp_path / f"{number}.safetensors")
+def test_a_file_is_mapped_from_its_first_tensor_to_its_last(tmp_path: Path) -> None:
+    for number in range(2):
+        save_file({f"{number}.embed": EMBEDDING, f"{number}.norm": NORM}, tmp_path / f"{number}.safetensors")
     checkpoint = Checkpoint.open(tmp_path)
-    checkpoint.tensor("embed")
-    assert mapped(tmp_path) == ["1.safetensors"]
-    assert torch.equal(checkpoint.tensor("embed"), EMBEDDING)
-    kept = checkpoint.tensor("norm")
+    assert mapped(tmp_path) == []
+    checkpoint.tensor("0.embed")
+    assert mapped(tmp_path) == ["0.safetensors"]
+    checkpoint.tensor("0.norm")
+    assert mapped(tmp_path) == []
+    assert torch.equal(checkpoint.tensor("0.embed"), EMBEDDING)
+    checkpoint.tensor("1.embed")
+    kept = checkpoint.tensor("1.norm")
     assert mapped(tmp_path) == ["1.safetensors"]
     del kept
     assert mapped(tmp_path) == []
+
+
+def test_tensors_of_any_writer(tmp_path: Path) -> None:
+    """Of every type, between two numbers of their type, empty and without axes."""
+    embedding = EMBEDDING.view(torch.int16).numpy().tobytes()
+    header = {
+        "byte": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        "embed": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [1, 13]},
+        "scale": {"dtype": "F32", "shape": [], "data_offsets": [13, 17]},
+        "none": {"dtype": "F32", "shape": [0, 3], "data_offsets": [17, 17]},
+    }
+    encoded = json.dumps(header).encode()
+    data = b"\x07" + embedding + struct.pack("<f", 0.5)
+    (tmp_path / "model.safetensors").write_bytes(len(encoded).to_bytes(8, "little") + encoded + data)
+    checkpoint = Checkpoint.open(tmp_path)
+    assert checkpoint.tensor("byte").tolist() == [7]
+    assert torch.equal(checkpoint.tensor("embed"), EMBEDDING)
+    assert checkpoint.tensor("scale").item() == 0.5
+    assert checkpoint.tensor("none").shape == (0, 3)
+    assert checkpoint.total_bytes == 17
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_type_is_read_as_safetensors_reads_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    stored = torch.arange(1, 25, dtype=torch.uint8).view(dtype) if dtype is not torch.bool else torch.ones(3) > 0
+    save_file({"a": stored}, tmp_path / "model.safetensors")
+    loaded = Checkpoint.open(tmp_path).tensor("a")
+    assert loaded.dtype is dtype
+    assert torch.equal(loaded.view(torch.uint8), stored.view(torch.uint8))
+
+
+def test_a_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
+    save_file({"embed": EMBEDDING, "norm": NORM}, tmp_path / "model.safetensors")
+    checkpoint = Checkpoint.open(tmp_path)
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(120)
+    with pytest.raises(StartupError, match="shorter"):
+        checkpoint.tensor("norm")
 
 
 def mapped(folder: Path) -> list[str]:

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    Cohere2Config,
+    CohereConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
+    Glm4Config,
     GraniteConfig,
     LlamaConfig,
     Olmo2Config,
@@ -30,8 +33,11 @@ from transformers import (
 
 from tests.support.hf_versions import rope_theta
 from tests.unit.weights.gguf_files import add_byte_level_tokenizer, add_decoder, write_gguf
+from tgi_core.errors import StartupError
+from tgi_core.models import ARCHITECTURES
 from tgi_core.weights.checkpoint import Checkpoint
 from tgi_core.weights.gguf import convert_gguf
+from tgi_core.weights.gguf.tensors import GGUF_MODEL_TYPES, LAYOUTS
 
 SIZES: dict[str, Any] = {
     "vocab_size": 320,
@@ -93,6 +99,21 @@ CASES = {
     "olmo2": Case("olmo2", Olmo2Config(**SIZES)),
     "starcoder2": Case(
         "starcoder2", Starcoder2Config(**SIZES, sliding_window=None), {"attention.layer_norm_epsilon": 1e-5}
+    ),
+    "command-r": Case(
+        "command-r",
+        CohereConfig(**SIZES, logit_scale=0.5, layer_norm_eps=1e-4),
+        {"attention.layer_norm_epsilon": 1e-4, "logit_scale": 0.5},
+    ),
+    "cohere2": Case(
+        "cohere2",
+        Cohere2Config(**SIZES, logit_scale=0.5, layer_norm_eps=1e-4, sliding_window=16, pad_token_id=2),
+        {"attention.layer_norm_epsilon": 1e-4, "logit_scale": 0.5, "attention.sliding_window": 16},
+    ),
+    "glm4": Case(
+        "glm4",
+        Glm4Config(**SIZES, attention_bias=True, pad_token_id=2),
+        {"attention.key_length": 8, "rope.dimension_count": 4},
     ),
     "gemma": Case(
         "gemma",
@@ -195,6 +216,7 @@ def test_every_tensor_and_setting_survives(name: str, tmp_path: Path) -> None:
         assert torch.equal(checkpoint.tensor(tensor_name), expected), tensor_name
     expected_settings = compared(case.config)
     loaded = compared(AutoConfig.from_pretrained(folder))
+    assert loaded["model_type"] in GGUF_MODEL_TYPES[case.architecture]
     assert {key: loaded.get(key) for key in expected_settings} == expected_settings
 
 
@@ -234,6 +256,11 @@ EXPERT_CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
         {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True},
         {"gate": "mlp.experts.{}.gate_proj", "down": "mlp.experts.{}.down_proj"},
     ),
+    "olmoe": (
+        "olmoe",
+        {"num_experts": 3, "num_experts_per_tok": 2, "intermediate_size": 48, "norm_topk_prob": False},
+        {"gate": "mlp.experts.{}.gate_proj", "down": "mlp.experts.{}.down_proj"},
+    ),
     "qwen2_moe": (
         "qwen2moe",
         {"num_experts": 3, "shared_expert_intermediate_size": 40, "norm_topk_prob": False},
@@ -262,6 +289,8 @@ def test_experts_are_taken_apart(model_type: str, tmp_path: Path) -> None:
     }
     if architecture == "qwen3moe":
         shapes |= {"blk.0.attn_q_norm": (16,), "blk.0.attn_k_norm": (16,)}
+    if architecture == "olmoe":
+        shapes |= {"blk.0.attn_q_norm": (32,), "blk.0.attn_k_norm": (16,)}
     if architecture == "qwen2moe":
         shapes |= {f"blk.0.ffn_{name}_shexp": (40, 32) for name in ("gate", "up")}
         shapes |= {"blk.0.ffn_down_shexp": (32, 40), "blk.0.ffn_gate_inp_shexp": (32,)}
@@ -282,4 +311,21 @@ def test_experts_are_taken_apart(model_type: str, tmp_path: Path) -> None:
         assert checkpoint.shape("model.layers.0.mlp.shared_expert_gate.weight") == (1, 32)
     config = AutoConfig.from_pretrained(folder)
     assert config.model_type == model_type
+    assert model_type in GGUF_MODEL_TYPES[architecture]
     assert {key: getattr(config, key) for key in settings} == settings
+
+
+def test_every_layout_says_what_it_becomes() -> None:
+    assert LAYOUTS.keys() == GGUF_MODEL_TYPES.keys()
+    known = {architecture.model_type for architecture in ARCHITECTURES}
+    assert {model_type for model_types in GGUF_MODEL_TYPES.values() for model_type in model_types} <= known
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    ["deepseek2", "qwen3next", "llama4", "gpt-oss", "mamba", "mamba2", "t5", "glm4moe", "falcon", "bloom"],
+)
+def test_others_are_refused_by_name(architecture: str, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", architecture, {"token_embd.weight": np.zeros((320, 32), np.float32)})
+    with pytest.raises(StartupError, match=f"architecture `{architecture}`; supported in GGUF are llama"):
+        convert_gguf(path, tmp_path / "cache")

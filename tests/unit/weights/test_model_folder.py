@@ -240,3 +240,29 @@ def test_damaged_tokenizer_file(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"tokenizer\.json cannot be read") as caught:
         _ = ModelFolder(tmp_path).eos_token_ids
     refusal(caught)
+
+
+T5 = {"model_type": "t5", "vocab_size": 50, "is_encoder_decoder": True}
+
+
+def test_what_the_decoder_starts_with(tmp_path: Path) -> None:
+    assert ModelFolder(make(tmp_path)).decoder_prompt == ()
+    assert ModelFolder(make(tmp_path, T5 | {"decoder_start_token_id": 0})).decoder_prompt == (0,)
+    assert ModelFolder(make(tmp_path, T5 | {"bos_token_id": 3})).decoder_prompt == (3,)
+    generation = {"decoder_start_token_id": 2, "forced_bos_token_id": 9}
+    assert ModelFolder(make(tmp_path, T5 | {"bos_token_id": 3}, generation_config=generation)).decoder_prompt == (2, 9)
+
+
+@pytest.mark.parametrize("config", [T5, T5 | {"decoder_start_token_id": 50}, T5 | {"decoder_start_token_id": "</s>"}])
+def test_a_decoder_that_does_not_know_how_to_start(tmp_path: Path, config: dict[str, Any]) -> None:
+    with pytest.raises(StartupError, match="start") as caught:
+        _ = ModelFolder(make(tmp_path, config)).decoder_prompt
+    refusal(caught)
+
+
+def test_tokens_that_are_never_chosen(tmp_path: Path) -> None:
+    assert ModelFolder(make(tmp_path)).suppressed_token_ids == ()
+    words = {"bad_words_ids": [[49], [3, 4], [50], "x"]}
+    assert ModelFolder(make(tmp_path, T5 | words)).suppressed_token_ids == (49,)
+    folder = make(tmp_path, T5 | words, generation_config={"bad_words_ids": [[7]]})
+    assert ModelFolder(folder).suppressed_token_ids == (7,)

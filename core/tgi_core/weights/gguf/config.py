@@ -5,19 +5,17 @@ Rope settings use the older flat keys (``rope_theta``, ``rope_scaling``), which 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from tgi_core.weights.gguf.metadata import CONVERT_AGAIN, GgufMetadata, refuse
+from tgi_core.weights.gguf.families import FAMILIES
+from tgi_core.weights.gguf.metadata import GgufMetadata, refuse
 from tgi_core.weights.gguf.reader import GgufFile
 from tgi_core.weights.gguf.rope import rope_scaling
 from tgi_core.weights.gguf.vocabulary import end_token_ids, special_token_ids
 
-# Layers of the largest Gemma 2 and 3 models, whose attention scale alone is not that of the head size.
-_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
-_GEMMA3_PATTERN = 6
-_PARTIAL_ROTARY = ("phi3",)
-_GEMMA_ACTIVATION = "gelu_pytorch_tanh"
+_PARTIAL_ROTARY = ("phi3", "glm4")
+_LAYER_NORMS = {"starcoder2": "norm_epsilon", "command-r": "layer_norm_eps", "cohere2": "layer_norm_eps"}
+"""Architectures with layer norms, and what their configurations call the number in them."""
 
 
 def model_config(file: GgufFile, dtype: str) -> dict[str, Any]:
@@ -54,7 +52,7 @@ def model_config(file: GgufFile, dtype: str) -> dict[str, Any]:
     scaling = rope_scaling(file, config["rope_theta"], head_dim)
     if scaling is not None:
         config["rope_scaling"] = scaling
-    return config | _FAMILIES[metadata.architecture](file, config)
+    return config | FAMILIES[metadata.architecture](file, config)
 
 
 def _intermediate_size(metadata: GgufMetadata) -> int:
@@ -64,8 +62,9 @@ def _intermediate_size(metadata: GgufMetadata) -> int:
 
 
 def _norm_eps(metadata: GgufMetadata) -> dict[str, float]:
-    if metadata.architecture == "starcoder2":
-        return {"norm_epsilon": metadata.need_of_model("attention.layer_norm_epsilon", float)}
+    key = _LAYER_NORMS.get(metadata.architecture)
+    if key is not None:
+        return {key: metadata.need_of_model("attention.layer_norm_epsilon", float)}
     return {"rms_norm_eps": metadata.need_of_model("attention.layer_norm_rms_epsilon", float)}
 
 
@@ -76,214 +75,3 @@ def generation_config(metadata: GgufMetadata) -> dict[str, Any]:
     if ends:
         ids["eos_token_id"] = ends
     return ids
-
-
-def _llama(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - one signature for all families
-    experts = file.metadata.find_of_model("expert_count", int) or 0
-    if experts:
-        return {
-            "model_type": "mixtral",
-            "architectures": ["MixtralForCausalLM"],
-            "hidden_act": "silu",
-            "num_local_experts": experts,
-            "num_experts_per_tok": file.metadata.need_of_model("expert_used_count", int),
-            "sliding_window": None,
-        }
-    return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
-        "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
-    }
-
-
-def _qwen2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
-    return {
-        "model_type": "qwen2",
-        "architectures": ["Qwen2ForCausalLM"],
-        "hidden_act": "silu",
-        "use_sliding_window": False,
-    }
-
-
-def _qwen3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    return _qwen2(file, config) | {
-        "model_type": "qwen3",
-        "architectures": ["Qwen3ForCausalLM"],
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-    }
-
-
-def _qwen2moe(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    metadata = file.metadata
-    return _qwen2(file, config) | {
-        "model_type": "qwen2_moe",
-        "architectures": ["Qwen2MoeForCausalLM"],
-        **_qwen_experts(metadata),
-        "norm_topk_prob": False,
-        "shared_expert_intermediate_size": metadata.need_of_model("expert_shared_feed_forward_length", int),
-    }
-
-
-def _qwen3moe(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    return _qwen3(file, config) | {
-        "model_type": "qwen3_moe",
-        "architectures": ["Qwen3MoeForCausalLM"],
-        **_qwen_experts(file.metadata),
-        # As llama.cpp: the file does not say it.
-        "norm_topk_prob": True,
-    }
-
-
-def _qwen_experts(metadata: GgufMetadata) -> dict[str, Any]:
-    return {
-        "num_experts": metadata.need_of_model("expert_count", int),
-        "num_experts_per_tok": metadata.need_of_model("expert_used_count", int),
-        "moe_intermediate_size": metadata.need_of_model("expert_feed_forward_length", int),
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-    }
-
-
-def _phi3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
-    context = file.metadata.find_of_model("rope.scaling.original_context_length", int)
-    return {
-        "model_type": "phi3",
-        "architectures": ["Phi3ForCausalLM"],
-        "hidden_act": "silu",
-        "original_max_position_embeddings": context or file.metadata.need_of_model("context_length", int),
-        "sliding_window": file.metadata.find_of_model("attention.sliding_window", int) or None,
-    }
-
-
-def _granite(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    metadata = file.metadata
-    return {
-        "model_type": "granite",
-        "architectures": ["GraniteForCausalLM"],
-        "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
-        "attention_multiplier": metadata.find_of_model("attention.scale", float) or config["head_dim"] ** -0.5,
-        "embedding_multiplier": metadata.find_of_model("embedding_scale", float) or 1.0,
-        "residual_multiplier": metadata.find_of_model("residual_scale", float) or 1.0,
-        "logits_scaling": metadata.find_of_model("logit_scale", float) or 1.0,
-    }
-
-
-def _smollm3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "model_type": "smollm3",
-        "architectures": ["SmolLM3ForCausalLM"],
-        "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
-        # As llama.cpp: every fourth layer does not rotate.
-        "no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(config["num_hidden_layers"])],
-        "use_sliding_window": False,
-    }
-
-
-def _olmo2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
-    return {
-        "model_type": "olmo2",
-        "architectures": ["Olmo2ForCausalLM"],
-        "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
-    }
-
-
-def _starcoder2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
-    return {
-        "model_type": "starcoder2",
-        "architectures": ["Starcoder2ForCausalLM"],
-        "hidden_act": _GEMMA_ACTIVATION,
-        "use_bias": "blk.0.attn_q.bias" in file.tensors,
-        "sliding_window": None,
-    }
-
-
-def _gemma(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG001 - as above
-    return {
-        "model_type": "gemma",
-        "architectures": ["GemmaForCausalLM"],
-        "hidden_act": _GEMMA_ACTIVATION,
-        # Older transformers read this key for Gemma 1 too.
-        "hidden_activation": _GEMMA_ACTIVATION,
-        "attention_bias": False,
-    }
-
-
-def _gemma2(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    metadata = file.metadata
-    layers = config["num_hidden_layers"]
-    return {
-        "model_type": "gemma2",
-        "architectures": ["Gemma2ForCausalLM"],
-        "hidden_activation": _GEMMA_ACTIVATION,
-        "attention_bias": False,
-        "query_pre_attn_scalar": _query_scalar(metadata, config),
-        "attn_logit_softcapping": metadata.need_of_model("attn_logit_softcapping", float),
-        "final_logit_softcapping": metadata.need_of_model("final_logit_softcapping", float),
-        "sliding_window": metadata.need_of_model("attention.sliding_window", int),
-        "layer_types": _layer_types([layer % 2 == 0 for layer in range(layers)]),
-    }
-
-
-def _gemma3(file: GgufFile, config: dict[str, Any]) -> dict[str, Any]:
-    metadata = file.metadata
-    return {
-        "model_type": "gemma3_text",
-        "architectures": ["Gemma3ForCausalLM"],
-        "hidden_activation": _GEMMA_ACTIVATION,
-        "attention_bias": False,
-        "query_pre_attn_scalar": _query_scalar(metadata, config),
-        "attn_logit_softcapping": metadata.find_of_model("attn_logit_softcapping", float),
-        "final_logit_softcapping": metadata.find_of_model("final_logit_softcapping", float),
-        "sliding_window": metadata.need_of_model("attention.sliding_window", int),
-        "layer_types": _layer_types(_gemma3_sliding(metadata, config["num_hidden_layers"])),
-        "rope_local_base_freq": metadata.find_of_model("rope.freq_base_swa", float) or 10_000.0,
-    }
-
-
-def _query_scalar(metadata: GgufMetadata, config: dict[str, Any]) -> int:
-    """Gemma divides its queries by this number's square root."""
-    scale = metadata.find_of_model("attention.scale", float)
-    if scale:
-        return round(scale**-2)
-    if config["num_hidden_layers"] == _GEMMA_27B_LAYERS[metadata.architecture]:
-        return int(config["hidden_size"]) // int(config["num_attention_heads"])
-    return int(config["head_dim"])
-
-
-def _gemma3_sliding(metadata: GgufMetadata, layers: int) -> list[bool]:
-    key = "gemma3.attention.sliding_window_pattern"
-    if metadata.is_array(key):
-        flags = metadata.numbers(key)
-        if flags is None or len(flags) != layers:
-            raise refuse(metadata.path, f"has not {layers} entries at `{key}`", CONVERT_AGAIN)
-        return [bool(flag) for flag in flags]
-    pattern = metadata.find(key, int) or _GEMMA3_PATTERN
-    return [(layer + 1) % pattern != 0 for layer in range(layers)]
-
-
-def _layer_types(sliding: list[bool]) -> list[str]:
-    return ["sliding_attention" if is_sliding else "full_attention" for is_sliding in sliding]
-
-
-_FAMILIES: dict[str, Callable[[GgufFile, dict[str, Any]], dict[str, Any]]] = {
-    "llama": _llama,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "qwen2moe": _qwen2moe,
-    "qwen3moe": _qwen3moe,
-    "phi3": _phi3,
-    "granite": _granite,
-    "smollm3": _smollm3,
-    "olmo2": _olmo2,
-    "starcoder2": _starcoder2,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3": _gemma3,
-}

@@ -8,6 +8,7 @@ norm weight plus one, because Gemma's norm multiplies by (1 + weight).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ _DECODER_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_ONE_NORM_LAYER = {module: name for module, name in _DECODER_LAYER.items() if module != "ffn_norm"}
 _QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _SANDWICH_NORMS = {
     "post_attention_norm": "post_attention_layernorm",
@@ -62,6 +64,15 @@ _PLAIN_MLP_LAYER = {
     "ffn_norm": "post_attention_layernorm",
     "ffn_up": "mlp.c_fc",
     "ffn_down": "mlp.c_proj",
+}
+_GLM4_LAYER = {
+    **_ATTENTION,
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_self_attn_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+    "ffn_down": "mlp.down_proj",
+    "post_ffw_norm": "post_mlp_layernorm",
 }
 _NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _QWEN_EXPERTS = {
@@ -120,11 +131,36 @@ LAYOUTS = {
     "granite": GgufLayout(_DECODER_LAYER, interleaved_rope=True),
     "smollm3": GgufLayout(_DECODER_LAYER, interleaved_rope=True),
     "olmo2": GgufLayout(_OLMO2_LAYER),
+    "olmoe": GgufLayout(_NORMS | _ATTENTION | _QK_NORMS | _QWEN_EXPERTS),
     "starcoder2": GgufLayout(_PLAIN_MLP_LAYER),
+    "command-r": GgufLayout(_ONE_NORM_LAYER),
+    "cohere2": GgufLayout(_ONE_NORM_LAYER),
+    "glm4": GgufLayout(_GLM4_LAYER),
     "gemma": GgufLayout(_DECODER_LAYER, norm_offset=1.0),
     "gemma2": GgufLayout(_DECODER_LAYER | _SANDWICH_NORMS, norm_offset=1.0),
     "gemma3": GgufLayout(_DECODER_LAYER | _SANDWICH_NORMS | _QK_NORMS, norm_offset=1.0),
 }
+
+GGUF_MODEL_TYPES: Mapping[str, tuple[str, ...]] = {
+    "llama": ("llama", "mixtral"),
+    "qwen2": ("qwen2",),
+    "qwen3": ("qwen3",),
+    "qwen2moe": ("qwen2_moe",),
+    "qwen3moe": ("qwen3_moe",),
+    "phi3": ("phi3",),
+    "granite": ("granite",),
+    "smollm3": ("smollm3",),
+    "olmo2": ("olmo2",),
+    "olmoe": ("olmoe",),
+    "starcoder2": ("starcoder2",),
+    "command-r": ("cohere",),
+    "cohere2": ("cohere2",),
+    "glm4": ("glm4",),
+    "gemma": ("gemma",),
+    "gemma2": ("gemma2",),
+    "gemma3": ("gemma3_text",),
+}
+"""The model types that a file of an architecture may become."""
 
 
 class TensorPlan(msgspec.Struct, frozen=True):

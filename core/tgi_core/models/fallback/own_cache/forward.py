@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tgi_core.models.fallback.own_cache.rows import size_bytes
+
 _CACHE_NAMES = ("cache", "past_key_values", "cache_params", "state")
 """What the argument, and the output, that holds the cache is called, by version and architecture."""
 
@@ -52,7 +54,8 @@ class Forward:
         way: how caches are used.
     """
 
-    _encoded_1LE: Tensor | None = None
+    _encoded: Any = None
+    """What the encoder gave for the input: transformers' output, with hidden states [1, L, E]."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -68,14 +71,13 @@ class Forward:
         """
         bound = copy.copy(self)
         encoder = self.model.get_encoder()
-        output = encoder(input_ids=ids_L[None], attention_mask=torch.ones_like(ids_L)[None], return_dict=True)
-        bound._encoded_1LE = output.last_hidden_state
+        bound._encoded = encoder(input_ids=ids_L[None], attention_mask=torch.ones_like(ids_L)[None], return_dict=True)
         return bound
 
     @property
     def encoded_bytes(self) -> int:
         """Memory of what the encoder made of the input."""
-        return 0 if self._encoded_1LE is None else self._encoded_1LE.nbytes
+        return size_bytes(self._encoded)
 
     def whole(self, ids_BT: Tensor) -> Tensor:
         """Logits [B, T, V] of whole sequences, without a cache."""
@@ -103,7 +105,7 @@ class Forward:
             mask_1L = torch.ones((1, end), dtype=torch.int64, device=ids_BT.device)
             if self.way.masked:
                 arguments["attention_mask"] = mask_1L
-            if cache is None and self.way.prepared and self._encoded_1LE is None:
+            if cache is None and self.way.prepared and self._encoded is None:
                 prepared = self.model.prepare_inputs_for_generation(
                     ids_BT, attention_mask=mask_1L, cache_position=positions_T, use_cache=True
                 )
@@ -119,14 +121,12 @@ class Forward:
 
     def _call(self, ids_BT: Tensor, **arguments: Any) -> tuple[Tensor, Any]:
         arguments["input_ids"] = ids_BT
-        if self._encoded_1LE is not None:
-            from transformers.modeling_outputs import BaseModelOutput
-
+        if self._encoded is not None:
             for name in ("input_ids", "position_ids", "attention_mask"):
                 if name in arguments:
                     arguments[f"decoder_{name}"] = arguments.pop(name)
-            arguments["encoder_outputs"] = BaseModelOutput(last_hidden_state=self._encoded_1LE)
-            arguments["attention_mask"] = ids_BT.new_ones(self._encoded_1LE.shape[:2])
+            arguments["encoder_outputs"] = self._encoded
+            arguments["attention_mask"] = ids_BT.new_ones(self._encoded.last_hidden_state.shape[:2])
         output = self.model(**{name: value for name, value in arguments.items() if name in self._names})
         caches = (getattr(output, name, None) for name in _CACHE_NAMES)
         # Where the signature does not take "return_dict" an old model may still return a tuple.
