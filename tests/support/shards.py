@@ -11,7 +11,7 @@ from torch import Tensor
 from tgi_core.contract import Capabilities, Kernels, KVBudget, Sampled, SampleInputs, ShardLimits, ShardSpec
 from tgi_core.reference import ReferenceKernels
 from tgi_core.shards import EagerShard
-from tgi_cpu.device import CpuDevice
+from tgi_core.shards.cpu_device import CpuDevice
 from tgi_cpu.kernels import CpuKernels
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from tgi_core.contract import AttentionBatch, AttentionSpec, DeviceGraph, DeviceMemory, Sampled, SampleInputs
 from tgi_core.contract.kernels import PreparedAttention
 from tgi_core.reference import ReferenceKernels
+from tgi_core.shards.cpu_device import CpuDevice
 from tgi_core.testing.reference_backend import HostDevice
-from tgi_cpu.device import CpuDevice
 
 
 class Replayed:

@@ -18,7 +18,7 @@ from tgi_core.contract import (
     Probe,
     ShardSpec,
 )
-from tgi_cpu.memory import total_memory_bytes
+from tgi_core.host_memory import total_memory_bytes
 from tgi_cpu.threads import default_threads
 
 
@@ -48,7 +48,7 @@ class CpuBackend(Backend):
         return {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
     def open_device(self, local_index: int) -> Device:  # noqa: ARG002 - there is one
-        from tgi_cpu.device import CpuDevice
+        from tgi_core.shards.cpu_device import CpuDevice
 
         return CpuDevice()
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from tgi_core.contract import ShardSpec
+from tgi_core.host_memory import free_memory_bytes, peak_memory_bytes, total_memory_bytes
 from tgi_core.plugins import Plugins
 from tgi_core.reference import ReferenceKernels
+from tgi_core.shards.cpu_device import CpuDevice
 from tgi_cpu.backend import CpuBackend
-from tgi_cpu.device import CpuDevice
 from tgi_cpu.kernels import CpuKernels
 from tgi_cpu.linear import PackedLinear, has_fast_bf16
-from tgi_cpu.memory import free_memory_bytes, peak_memory_bytes, total_memory_bytes
 from tgi_cpu.threads import default_threads
 
 

@@ -20,7 +20,7 @@ from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling import SamplingParams
 from tgi_core.scheduler import Scheduler, SchedulerConfig
 from tgi_core.shards import EagerShard
-from tgi_cpu.device import CpuDevice
+from tgi_core.shards.cpu_device import CpuDevice
 from tgi_cuda.backend import CudaBackend
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -19,7 +19,7 @@ from tgi_core.contract.experts import RoutingSpec, Scoring
 from tgi_core.errors import ExitCode, StartupError, UnsupportedModelError
 from tgi_core.models import ARCHITECTURES, ArchitectureSpec, HFConfig
 from tgi_core.shards import EagerShard
-from tgi_cpu.device import CpuDevice
+from tgi_core.shards.cpu_device import CpuDevice
 from tgi_cpu.kernels import CpuKernels
 
 CONFIG: dict[str, Any] = {

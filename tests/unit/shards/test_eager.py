@@ -33,7 +33,7 @@ from tgi_core.errors import ExitCode, StartupError
 from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling.params import SamplingParams, Tier
 from tgi_core.shards import EagerShard
-from tgi_cpu.device import CpuDevice
+from tgi_core.shards.cpu_device import CpuDevice
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

@@ -26,8 +26,8 @@ from tgi_core.contract.kernels import PreparedAttention
 from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling.params import SamplingParams, Tier
 from tgi_core.shards import EagerShard
+from tgi_core.shards.cpu_device import CpuDevice
 from tgi_core.shards.graphs import graph_sizes
-from tgi_cpu.device import CpuDevice
 
 Outputs = list[tuple[list[int], list[float]]]
 PROMPTS = [[5, 9, 2], [7], list(range(40)), [1, 2, 3, 4, 5, 6]]
@@ -166,7 +166,8 @@ def test_a_sampled_tier_is_replayed_where_the_kernels_say_so(folder: Path) -> No
 
 def test_padding_leaves_the_scratch_row_as_it_was(recorded: Running) -> None:
     recorded.generate()
-    state = recorded.shard._state
+    assert recorded.shard._runner is not None
+    state = recorded.shard._runner.state
     assert state is not None
     assert state.lengths_S[-1] == 1
     for table_SM, group in zip(state.block_tables, recorded.budget.groups, strict=True):

@@ -30,7 +30,7 @@ from tgi_core.sampling.params import SamplingParams
 from tgi_core.scheduler import Scheduler, SchedulerConfig
 from tgi_core.scheduler.request import Request
 from tgi_core.shards import EagerShard
-from tgi_cpu.device import CpuDevice
+from tgi_core.shards.cpu_device import CpuDevice
 
 VOCAB = 50
 PROMPTS = [[5, 9, 2], [7], list(range(40)), [1, 2, 3, 4, 5, 6], [0], [49, 48, 47]]
@@ -116,7 +116,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
         device: SmallDevice, graph: GraphMode, states: tuple[SlotState, ...] | None = None, max_slots: int = 3
     ) -> tuple[EagerShard, KVBudget]:
         model = SummingModel() if states is None else SummingModel(states)
-        monkeypatch.setattr("tgi_core.shards.eager.choose_model", lambda *_, **__: model)
+        monkeypatch.setattr("tgi_core.shards.device_model.choose_model", lambda *_, **__: model)
         capabilities = Capabilities(graph=graph, asynchronous=True)
         shard = EagerShard(ShardSpec(model_dir=tmp_path, dtype="float32"), capabilities, device, ReferenceKernels())
         shard.load(lambda loaded_bytes, total_bytes: None)

@@ -8,7 +8,7 @@ import mmap
 import torch
 
 from tgi_core.contract import Device, DeviceMemory
-from tgi_cpu.memory import free_memory_bytes, peak_memory_bytes, reset_peak_memory, total_memory_bytes
+from tgi_core.host_memory import free_memory_bytes, peak_memory_bytes, reset_peak_memory, total_memory_bytes
 
 
 class CpuDevice(Device):
