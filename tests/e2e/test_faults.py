@@ -151,7 +151,7 @@ def test_sigterm_to_every_process_still_drains(tmp_path: Path) -> None:
         assert reply.json()["generated_text"]
 
 
-def test_a_step_without_memory_is_a_fault_of_the_replica(tmp_path: Path) -> None:
+def test_a_device_that_fails_or_is_full_is_a_fault_of_the_replica(tmp_path: Path) -> None:
     site = write_distribution(tmp_path / "site", "tgi-full", "tgi_full", FULL_BACKEND)
     flags = ("--model-id", "demo", "--backend", "full", "--max-total-tokens", "512")
     with ServerProcess(tmp_path / "log", *flags, env={"PYTHONPATH": str(site)}) as server:
@@ -161,12 +161,18 @@ def test_a_step_without_memory_is_a_fault_of_the_replica(tmp_path: Path) -> None
         assert "no memory on its device" in failed.json()["error"]
         assert "--cuda-memory-fraction" in server.log
         wait_for_health(server, 200, timeout_s=60)
+        longer = {"inputs": "word " * 250, "parameters": {"max_new_tokens": 2}}
+        failed = httpx.post(f"{server.url}/generate", json=longer, timeout=30)
+        assert failed.status_code == 424
+        assert "device failed" in failed.json()["error"]
+        assert "fell off the bus" in server.log
+        wait_for_health(server, 200, timeout_s=60)
         short = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 4}}
         assert httpx.post(f"{server.url}/generate", json=short, timeout=60).status_code == 200
 
 
 FULL_BACKEND = '''
-"""The CPU, on which a prompt of more than 64 tokens finds no memory once the engine is warm."""
+"""The CPU, on which a prompt of more than 64 tokens finds no memory, and one of more than 200 no device."""
 import torch
 
 from tgi_core.contract import BackendInfo
@@ -179,6 +185,8 @@ class FullKernels(CpuKernels):
     def attention(self, q_THD, cache_NP2KD, prepared, spec, sinks_H=None):
         if 64 < len(q_THD) < 200:
             raise torch.OutOfMemoryError("tried to allocate 1.00 GiB")
+        if 200 < len(q_THD) < 256:
+            raise torch.AcceleratorError("the device fell off the bus")
         return super().attention(q_THD, cache_NP2KD, prepared, spec)
 
 

@@ -21,7 +21,7 @@ from tgi_core.engine.channel import EngineChannel
 from tgi_core.engine.control import Heartbeat, Loading, Ready, Refused, Shutdown, receive_control, send_control
 from tgi_core.engine.limits import find_decoder_prompt, may_chunk_prefill
 from tgi_core.engine.loop import EngineLoop
-from tgi_core.errors import DeviceMemoryError, ExitCode, StartupError
+from tgi_core.errors import DeviceLostError, DeviceMemoryError, ExitCode, StartupError
 from tgi_core.logs import configure_logging
 from tgi_core.model_folder import ModelFolder
 from tgi_core.plugins import Plugins
@@ -33,6 +33,7 @@ _LOG = logging.getLogger(__name__)
 HEARTBEAT_INTERVAL_S = 0.5
 HUNG_STEP_EXIT_CODE = 70
 OUT_OF_MEMORY_EXIT_CODE = 71
+DEVICE_LOST_EXIT_CODE = 72
 _MIN_STEP_DEADLINE_S = 10.0
 _STEP_DEADLINE_FACTOR = 20.0
 _PAUSED_AFTER_S = 4 * HEARTBEAT_INTERVAL_S
@@ -63,6 +64,9 @@ def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
             error,
         )
         sys.exit(OUT_OF_MEMORY_EXIT_CODE)
+    except DeviceLostError as error:
+        _LOG.critical("The device failed: %s. Its driver's log (dmesg) may say why.", error)
+        sys.exit(DEVICE_LOST_EXIT_CODE)
 
 
 class _Engine:
