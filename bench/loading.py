@@ -8,8 +8,8 @@ Makes a checkpoint of random bfloat16 weights, then measures in turns, each in a
   parts are a view of the file where the parts lie next to each other, and else a copy in fresh memory;
 - fresh: as many bytes of fresh memory as "merged" copies, filled once: what the system asks for it.
 
-With the files in the page cache or without (``--state``). Ends with status 1 when the bytes a second of ours are below
-``TARGET`` of safetensors'; "merged" does more than the others and has no target.
+With the files in the page cache or without (``--state``), onto the host or a GPU (``--device``). Ends with status 1
+when the bytes a second of ours are below ``TARGET`` of safetensors'; "merged" does more and has no target.
 """
 
 from __future__ import annotations
@@ -95,36 +95,36 @@ def make_checkpoint(folder: Path, num_layers: int) -> int:
     return total_bytes
 
 
-def load_safetensors(folder: Path) -> None:
+def load_safetensors(folder: Path, device: torch.device) -> None:
     """Map every shard and read every byte once."""
     for path in sorted(folder.glob("*.safetensors")):
-        for tensor in load_file(path).values():
+        for tensor in load_file(path, device=str(device)).values():
             tensor.view(torch.int16).max()
 
 
-def load_ours(folder: Path) -> None:
+def load_ours(folder: Path, device: torch.device) -> None:
     """Take every tensor from the source that loaders read from, and read every byte once."""
     checkpoint = Checkpoint.open(folder)
-    source = _source(checkpoint)
+    source = _source(checkpoint, device)
     for name in sorted(checkpoint.names, key=lambda name: (checkpoint.file_name(name), name)):
         source.take(name, checkpoint.shape(name)).view(torch.int16).max()
     source.finish()
 
 
-def load_merged(folder: Path) -> None:
+def load_merged(folder: Path, device: torch.device) -> None:
     """As a server does, up to packed weights of the reference kernels; then read every byte of them once."""
     checkpoint = Checkpoint.open(folder)
     spec = _LLAMA.build(HFConfig.read(folder))
-    weights = load_decoder_weights(spec, _LLAMA.names, _source(checkpoint), ReferenceKernels())
+    weights = load_decoder_weights(spec, _LLAMA.names, _source(checkpoint, device), ReferenceKernels())
     for tensor in _tensors(weights):
         tensor.view(torch.int16).max()
 
 
-def fill_fresh(folder: Path) -> None:
+def fill_fresh(folder: Path, device: torch.device) -> None:
     """Ask for the memory of the copies that "merged" makes, and write it once."""
     checkpoint = Checkpoint.open(folder)
     copied_bytes = sum(checkpoint.size_bytes(name) for name in checkpoint.names if name.endswith(_COPIED))
-    torch.empty(copied_bytes, dtype=torch.uint8).zero_()
+    torch.empty(copied_bytes, dtype=torch.uint8, device=device).zero_()
 
 
 def _tensors(weights: object) -> Iterator[torch.Tensor]:
@@ -136,15 +136,17 @@ def _tensors(weights: object) -> Iterator[torch.Tensor]:
             yield from _tensors(part)
 
 
-def _source(checkpoint: Checkpoint) -> CheckpointSource:
-    return CheckpointSource(checkpoint, _LLAMA, torch.bfloat16, torch.device("cpu"), _show_nothing)
+def _source(checkpoint: Checkpoint, device: torch.device) -> CheckpointSource:
+    return CheckpointSource(checkpoint, _LLAMA, torch.bfloat16, device, _show_nothing)
 
 
 def _show_nothing(loaded_bytes: int, total_bytes: int) -> None:
     """The progress that nobody watches."""
 
 
-SIDES: Mapping[str, Callable[[Path], None]] = {
+Side = Callable[[Path, torch.device], None]
+
+SIDES: Mapping[str, Side] = {
     "safetensors": load_safetensors,
     "ours": load_ours,
     "merged": load_merged,
@@ -160,10 +162,13 @@ def forget(folder: Path) -> None:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def measure(work: Callable[[Path], None], folder: Path) -> tuple[float, float]:
+def measure(work: Side, folder: Path, device: torch.device) -> tuple[float, float]:
     """Seconds that ``work`` takes, and those that its threads and the system compute for it."""
+    # Opening the device is not a part of loading.
+    torch.zeros(1, device=device).item()
     started, computed = time.perf_counter(), time.process_time()
-    work(folder)
+    work(folder, device)
+    torch.zeros(1, device=device).item()
     return time.perf_counter() - started, time.process_time() - computed
 
 
@@ -173,12 +178,13 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=_CONFIG["num_hidden_layers"], help="14 make 2 GB")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--state", choices=("warm", "cold"), default="warm", help="of the page cache")
+    parser.add_argument("--device", default="cpu", help="where weights go: cpu, cuda, ...")
     parser.add_argument("--json", type=Path, help="keep the figures and every sample")
     parser.add_argument("--one", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help="where to keep the checkpoint; by default it is made and removed")
     options = parser.parse_args()
     if options.one is not None:
-        print(*measure(SIDES[options.one], options.folder))
+        print(*measure(SIDES[options.one], options.folder, torch.device(options.device)))
         return 0
     with tempfile.TemporaryDirectory() as made:
         folder = options.folder or Path(made)
@@ -191,6 +197,7 @@ def main() -> int:
                     forget(folder)
                 # A process each: pages that an earlier round has mapped would be free.
                 command = [sys.executable, "-m", "bench.loading", "--one", side, "--folder", str(folder)]
+                command += ["--device", options.device]
                 took = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
                 if number:
                     seconds[side].append(float(took[0]))

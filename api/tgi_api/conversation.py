@@ -116,10 +116,9 @@ def _constrain(server: AppState, turn: ChatTurn, options: GenerationOptions) -> 
     grammar = turn.constrain(options.grammar, server.tokenizer.special_token_ids)
     if grammar is None or grammar == options.grammar:
         return options
-    if not server.limits.allows_grammar:
+    if server.limits.grammar_obstacle:
         raise ValidationError(
-            "`tool_choice` demands a call, but this server constrains no output: it was started with "
-            "--disable-grammar-support"
+            f"`tool_choice` demands a call, but this server constrains no output: {server.limits.grammar_obstacle}"
         )
     if options.sampling.allowed_token_ids:
         raise ValidationError("`allowed_token_ids` cannot be combined with a constraint on the output")

@@ -36,6 +36,8 @@ from tgi_core.model_folder import ModelFolder
 from tgi_core.plugins import Plugins
 from tgi_core.requests import TextTokenizer
 from tgi_core.requests.chat_format import ChatFormats, make_formats
+from tgi_core.requests.tokenizer_python import describe_python, open_tokenizer
+from tgi_core.sampling.defaults import SamplingDefaults
 from tgi_core.sampling.grammar import Vocabulary
 from tgi_core.sampling.grammar.checker import GrammarChecker
 
@@ -66,14 +68,19 @@ def run_api(config: ServerConfig, listener: socket.socket, control: Connection) 
             tokenizer_config_path=config.model.tokenizer_config_path,
             chat_template=config.model.chat_template,
         )
-        tokenizer = TextTokenizer(folder.tokenizer_file, workers=config.api.validation_workers)
+        tokenizer = open_tokenizer(
+            folder, workers=config.api.validation_workers, trust_remote_code=config.model.trust_remote_code
+        )
         chat = load_chat(folder, config.api.tool_call_parser, config.api.reasoning_parser)
         grammars = make_checker(config.engine.grammar_engine, folder)
+        defaults = find_defaults(config.api.generation_config, folder)
     except StartupError as error:
         send_control(control, Refused(error.cause, error.fix, error.exit_code))
         sys.exit(error.exit_code)
+    if note := describe_python(tokenizer):
+        logger.warning("%s.", note)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(ApiProcess(config, tokenizer, chat, listener, control, grammars=grammars).run())
+        runner.run(ApiProcess(config, tokenizer, chat, listener, control, grammars=grammars, defaults=defaults).run())
 
 
 def load_chat(
@@ -107,11 +114,23 @@ def load_chat(
 
 
 def make_checker(engine: str | None, folder: ModelFolder) -> GrammarChecker | None:
-    """What tests constraints on the output with ``engine``; None without one. Starts nothing yet."""
-    if engine is None:
+    """What tests constraints on the output with ``engine``; None without one, or without a fast tokenizer.
+
+    Starts nothing yet.
+    """
+    if engine is None or not folder.has_tokenizer:
         return None
     eos_token_ids = tuple(sorted(folder.eos_token_ids))
     return GrammarChecker(engine, Vocabulary(folder.tokenizer_file, folder.vocab_size, eos_token_ids))
+
+
+def find_defaults(generation_config: str, folder: ModelFolder) -> SamplingDefaults:
+    """What holds for parameters that a request does not name; ``generation_config`` as ``ApiConfig`` has it.
+
+    Raises:
+        StartupError: the model's ``generation_config.json`` is malformed.
+    """
+    return folder.sampling_defaults if generation_config == "auto" else SamplingDefaults()
 
 
 class ApiProcess:
@@ -126,8 +145,10 @@ class ApiProcess:
         control: Connection,
         *,
         grammars: GrammarChecker | None,
+        defaults: SamplingDefaults | None = None,
     ) -> None:
         self._config = config
+        self._defaults = defaults
         self._tokenizer = tokenizer
         self._chat = chat
         self._grammars = grammars
@@ -144,7 +165,9 @@ class ApiProcess:
         loop.add_signal_handler(signal.SIGTERM, inbox.put_nowait, Shutdown())
         try:
             if await self._first_engine(inbox):
-                state = AppState(self._config, self._client, self._tokenizer, self._chat, self._grammars)
+                state = AppState(
+                    self._config, self._client, self._tokenizer, self._chat, self._grammars, defaults=self._defaults
+                )
                 await self._serve(inbox, state)
         finally:
             loop.remove_reader(self._control.fileno())

@@ -14,6 +14,8 @@ from tgi_core.engine.client import EngineClient
 from tgi_core.errors import TemplateError
 from tgi_core.requests import EncoderLimits, RequestLimits, TextTokenizer
 from tgi_core.requests.chat_format import ChatFormats
+from tgi_core.requests.tokenizer_python import grammar_obstacle
+from tgi_core.sampling.defaults import SamplingDefaults
 from tgi_core.sampling.grammar.checker import GrammarChecker
 
 MAX_TOKENIZATIONS = 32
@@ -29,6 +31,7 @@ class AppState:
         tokenizer: the model's.
         chat: how the model talks, or why it does not.
         grammars: tests constraints on the output; None where there may be none.
+        defaults: what holds for parameters that a request does not name.
         metrics: what was counted.
         permits: places for generations.
         tokenizations: places for requests that only tokenize; a server full of generations still takes them.
@@ -44,12 +47,15 @@ class AppState:
         tokenizer: TextTokenizer,
         chat: ChatFormats | TemplateError,
         grammars: GrammarChecker | None,
+        *,
+        defaults: SamplingDefaults | None = None,
     ) -> None:
         self.config = config
         self.client = client
         self.tokenizer = tokenizer
         self.chat = chat
         self.grammars = grammars
+        self.defaults = defaults or SamplingDefaults()
         self.metrics = Metrics(client, self.info)
         self.permits = Permits(config.api.max_concurrent_requests)
         self.tokenizations = Permits(MAX_TOKENIZATIONS, "tokenizations")
@@ -95,10 +101,16 @@ class AppState:
             max_top_n_tokens=api.max_top_n_tokens,
             watermark_gamma=api.watermark_gamma,
             watermark_delta=api.watermark_delta,
-            allows_grammar=self.grammars is not None,
+            grammar_obstacle="" if self.grammars is not None else self._no_grammars,
             extra_parameters=frozenset(info.extra_parameters),
             encoder=EncoderLimits(tuple(info.decoder_prompt), info.max_step_tokens) if info.decoder_prompt else None,
+            defaults=self.defaults,
         )
+
+    @property
+    def _no_grammars(self) -> str:
+        """Why outputs cannot be constrained."""
+        return grammar_obstacle(self.tokenizer) or "it was started with --disable-grammar-support"
 
     @property
     def ill_health(self) -> str:

@@ -74,6 +74,8 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         max_concurrent_requests: beyond it a request gets 429.
         max_best_of, max_stop_sequences, max_top_n_tokens, max_client_batch_size: limits of one request.
+        generation_config: "auto" takes what the model's ``generation_config.json`` says of sampling for parameters that
+            a request does not name, "none" the API's own defaults.
         watermark_gamma, watermark_delta: share of green tokens and what is added to their logits, for requests that
             ask for a watermark.
         tool_call_parser: name of what reads the calls in replies; "auto" goes by the chat template.
@@ -97,6 +99,7 @@ class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_stop_sequences: int = 4
     max_top_n_tokens: int = 5
     max_client_batch_size: int = 4
+    generation_config: str = "none"
     watermark_gamma: float = 0.5
     watermark_delta: float = 2.0
     tool_call_parser: str = "auto"

@@ -77,5 +77,10 @@ def configure_logging(*, json_output: bool, level: str) -> None:
     root.setLevel(_LEVELS[level])
 
 
+def silence_logging() -> None:
+    """Drop this process's log records: for a command whose output is one object."""
+    logging.getLogger().handlers = [logging.NullHandler()]
+
+
 def _timestamp(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from tgi_core.errors import ExitCode, StartupError
+from tgi_core.generation_config import read_sampling_defaults
 from tgi_core.lenient_json import decode_object
+from tgi_core.sampling.defaults import SamplingDefaults
 
 T = TypeVar("T")
 
@@ -116,20 +118,29 @@ class ModelFolder:
 
     @cached_property
     def eos_token_ids(self) -> frozenset[int]:
-        """The ids that end a reply: those of ``generation_config.json``, else of ``config.json``, else the tokenizer's.
+        """The ids that end a reply: those of ``generation_config.json``, ``config.json`` and the tokenizer together.
 
-        Empty for a model that has none.
+        Releases of chat models differ in which of these names the end of a turn, and which the end of a text. Ids
+        beyond the vocabulary, as of a configuration taken over from another model, do not count. Empty for a model that
+        has none.
         """
-        sources = (
+        found = set(self._tokenizer_eos_ids())
+        for file_name, values in (
             ("generation_config.json", self._generation_config),
             ("config.json", self.config),
             ("config.json", self.text_config),
-        )
-        for file_name, values in sources:
+        ):
             ids = values.get("eos_token_id")
             if ids is not None:
-                return self._checked_ids(file_name, ids)
-        return self._tokenizer_eos_ids()
+                found |= self._checked_ids(file_name, ids)
+        return (
+            frozenset(found) if self.text_config.get("vocab_size") is None else frozenset(filter(self._is_token, found))
+        )
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """What ``generation_config.json`` says of sampling."""
+        return read_sampling_defaults(self.path / "generation_config.json", self._generation_config)
 
     @cached_property
     def decoder_prompt(self) -> tuple[int, ...]:
@@ -186,7 +197,7 @@ class ModelFolder:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether the folder can turn text into tokens; one for benchmarks need not."""
+        """Whether there is a fast tokenizer; one that is Python code has no such file, and a benchmark needs none."""
         return (self.path / "tokenizer.json").exists()
 
     @cached_property
@@ -195,7 +206,7 @@ class ModelFolder:
         path = self.path / "tokenizer.json"
         if not path.is_file():
             raise _refuse(
-                f"{self.path} has no tokenizer.json, the only tokenizer format that is read.",
+                f"{self.path} has no tokenizer.json.",
                 f'Make it with transformers: AutoTokenizer.from_pretrained("{self.path}").save_pretrained'
                 f'("{self.path}").',
             )
@@ -260,15 +271,26 @@ class ModelFolder:
         return frozenset(numbers)
 
     def _tokenizer_eos_ids(self) -> frozenset[int]:
-        if self.eos_token is None or not (self.path / "tokenizer.json").is_file():
+        if self.eos_token is None:
             return frozenset()
+        added = self._tokenizer_config.get("added_tokens_decoder")
+        for key, entry in added.items() if isinstance(added, dict) else ():
+            if key.isdigit() and _token_text(entry) == self.eos_token:
+                return frozenset([int(key)])
+        return self._fast_eos_ids(self.eos_token) if self.has_tokenizer else frozenset()
+
+    def _fast_eos_ids(self, eos_token: str) -> frozenset[int]:
         from tokenizers import Tokenizer
 
         try:
+            # The list of added tokens is read in a fraction of the time that the whole tokenizer takes.
+            for token in msgspec.json.decode(self.tokenizer_file.read_bytes(), type=_AddedTokens).added_tokens:
+                if token.content == eos_token:
+                    return frozenset([token.id])
             tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
         except Exception as error:  # the library raises plain exceptions
             raise _refuse(f"{self.tokenizer_file} cannot be read: {error}.", _DOWNLOAD_AGAIN) from error
-        number = tokenizer.token_to_id(self.eos_token)
+        number = tokenizer.token_to_id(eos_token)
         return frozenset() if number is None else frozenset([number])
 
     def _jinja_templates(self) -> dict[str, str]:
@@ -291,6 +313,15 @@ class ModelFolder:
                 f"{self.path / file_name} has a malformed `chat_template`: {error}.",
                 "Make it a string or a list of objects with `name` and `template`, or give --chat-template.",
             ) from error
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _AddedTokens(msgspec.Struct):
+    added_tokens: list[_AddedToken] = []
 
 
 class _NamedTemplate(msgspec.Struct):

@@ -91,7 +91,7 @@ def test_the_page_from_top_to_bottom(tmp_path: Path) -> None:
         if block.label == "serve":
             with ServerProcess(tmp_path / "log", *shlex.split(block.text)[1:], env={"PYTHONPATH": str(site)}) as server:
                 reply = httpx.post(f"{server.url}/generate", json=BODY, timeout=60).json()
-            assert "Paris" in reply["generated_text"]
+            assert "Paris" in reply.get("generated_text", ""), reply
         elif block.language == "bash":
             # pytest is there; nothing is fetched here.
             commands = block.text.replace("pip install pytest\n", "")

@@ -19,7 +19,7 @@ from tgi_api.cli.serve import begin_start, find_served_model
 from tgi_api.cli.settings import ServeSettings
 from tgi_api.cli.values import boolean
 from tgi_core.errors import ExitCode, StartupError
-from tgi_core.logs import configure_logging
+from tgi_core.logs import configure_logging, silence_logging
 from tgi_core.plugins import Plugins
 
 _WIDTH = 120
@@ -43,6 +43,7 @@ def explain(arguments: Arguments) -> int:
     settings = ExplainSettings(**cast("dict[str, Any]", arguments.values))
     display: Display
     if settings.json:
+        silence_logging()
         display = _OnlyRefusals(json_output=False)
     else:
         configure_logging(json_output=settings.json_output, level=settings.log_level)

@@ -214,18 +214,28 @@ def _kv_cache_memory(found: _Found) -> _Explained:
 
 
 def _prefix_caching(found: _Found) -> _Explained:
-    return _switch(found, "prefix_caching", found.settings.prefix_caching, found.inspection.capabilities.prefix_cache)
+    obstacle = found.inspection.no_prefix_caching
+    possible = found.inspection.capabilities.prefix_cache
+    return _switch(found, "prefix_caching", found.settings.prefix_caching, possible, (not obstacle, obstacle))
 
 
 def _prefill_chunking(found: _Found) -> _Explained:
     return _switch(
-        found, "prefill_chunking", found.settings.prefill_chunking, found.inspection.capabilities.chunked_prefill
+        found,
+        "prefill_chunking",
+        found.settings.prefill_chunking,
+        found.inspection.capabilities.chunked_prefill,
+        found.inspection.prefill_chunking,
     )
 
 
-def _switch(found: _Found, name: str, wanted: bool, possible: bool) -> _Explained:
-    if wanted and not possible:
+def _switch(found: _Found, name: str, wanted: bool, backend_can: bool, model: tuple[bool | None, str]) -> _Explained:
+    """``model``: whether it can, None where only loading it tells, and why."""
+    if wanted and not backend_can:
         return False, FROM_BACKEND, "it cannot"
+    model_can, why = model
+    if wanted and not model_can:
+        return model_can, AT_START if model_can is None else FROM_MODEL, why
     return wanted, found.source(name), ""
 
 

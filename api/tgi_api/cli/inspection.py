@@ -35,6 +35,9 @@ class Inspection:
         model_max_tokens: the longest sequence the model was made for; None where its configuration does not say.
         max_total_tokens: the longest sequence the engine would ask for; None leaves it to model and memory.
         checkpoint_dtype, dtype: the checkpoint's type, and the one to compute in.
+        no_prefix_caching: why the model does not let the cache of equal beginnings be shared; "" where it does.
+        prefill_chunking: whether the model lets prompts be computed over several steps, None where only loading it
+            tells, and what there is to say about it.
         attention_options, attention: the backend's implementations for this model, and the one that is taken.
         chat: how the model talks; None where chat is not possible.
         notes: what else a user should know.
@@ -54,6 +57,8 @@ class Inspection:
         self._folder = folder = ModelFolder(
             model_dir, tokenizer_config_path=settings.tokenizer_config_path, chat_template=settings.chat_template
         )
+        self.no_prefix_caching = ""
+        self.prefill_chunking: tuple[bool | None, str] = (True, "")
         self.chat = self._try(self._check_texts, None)
         self.model: dict[str, str] = self._try(self._describe_model, {})
         self.model_max_tokens = self._try(lambda: folder.max_position_embeddings, None)
@@ -90,10 +95,14 @@ class Inspection:
 
     def _check_texts(self) -> ChatFormats | None:
         """Read what the API process reads; how the model talks, None when it has no usable chat template."""
-        from tgi_api.server import load_chat
-        from tgi_core.requests import TextTokenizer
+        from tgi_api.server import find_defaults, load_chat
+        from tgi_core.requests.tokenizer_python import describe_python, open_tokenizer
 
-        TextTokenizer(self._folder.tokenizer_file).close()
+        tokenizer = open_tokenizer(self._folder, workers=1, trust_remote_code=self.settings.trust_remote_code)
+        tokenizer.close()
+        if note := describe_python(tokenizer):
+            self.notes.append(f"{note}.")
+        find_defaults(self.settings.generation_config, self._folder)
         chat = load_chat(self._folder, self.settings.tool_call_parser, self.settings.reasoning_parser)
         if isinstance(chat, TemplateError):
             self.notes.append(f"Chat is not available: {chat.detail}.")
@@ -113,11 +122,14 @@ class Inspection:
         }
         if self.capabilities.shape_mode is ShapeMode.WHOLE_MODEL:
             return facts | {"weights": "the backend's own affair"}
+        from tgi_core.engine.limits import prefill_chunking_of, prefix_cache_obstacle
         from tgi_core.models.choose import choose_model
         from tgi_core.shards.memory import check_max_total_tokens
 
         model = choose_model(folder.path, trust_remote_code=self.settings.trust_remote_code)
         has_encoder = any(spec.cross for spec in model.attention) or bool(folder.config.get("is_encoder_decoder"))
+        self.no_prefix_caching = prefix_cache_obstacle(model, has_encoder=has_encoder)
+        self.prefill_chunking = prefill_chunking_of(model, has_encoder=has_encoder)
         check_max_total_tokens(self.settings.max_total_tokens, model.max_positions * (1 + has_encoder))
         if has_encoder:
             facts["context"] = f"{model.max_positions} tokens for the encoder, and as many for the decoder"

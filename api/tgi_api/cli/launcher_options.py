@@ -164,6 +164,13 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _limit("--max-client-batch-size", "N", integer(1), "Prompts in one /v1/completions call"),
     _limit("--payload-limit", "BYTES", integer(1), "Largest body of a request"),
     # What a request gets
+    _own(
+        Group.GENERATION,
+        "--generation-config",
+        "none|auto",
+        choice("none", "auto"),
+        "auto: sampling of the model's generation_config.json for what a request does not name",
+    ),
     _generation("--watermark-gamma", "GAMMA", fraction, "Watermark: share of green tokens"),
     _generation("--watermark-delta", "DELTA", number_from(0, 100), "Watermark: added to green tokens' logits"),
     _own(

@@ -49,6 +49,7 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_top_n_tokens: int = _API.max_top_n_tokens
     max_client_batch_size: int = _API.max_client_batch_size
     payload_limit: int = _API.payload_limit
+    generation_config: str = _API.generation_config
     watermark_gamma: float = _API.watermark_gamma
     watermark_delta: float = _API.watermark_delta
     tool_call_parser: str = _API.tool_call_parser
@@ -174,6 +175,7 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             max_stop_sequences=settings.max_stop_sequences,
             max_top_n_tokens=settings.max_top_n_tokens,
             max_client_batch_size=settings.max_client_batch_size,
+            generation_config=settings.generation_config,
             watermark_gamma=settings.watermark_gamma,
             watermark_delta=settings.watermark_delta,
             tool_call_parser=settings.tool_call_parser,

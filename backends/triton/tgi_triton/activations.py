@@ -26,6 +26,20 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def gated_activation(gate, up, dtype: tl.constexpr, ACTIVATION: tl.constexpr):
+    """Both float32, rounded where a projection and an activation of their own would round."""
+    gate = gate.to(dtype).to(tl.float32)
+    up = up.to(dtype).to(tl.float32)
+    if ACTIVATION == "swiglu_clamped":
+        gate = tl.minimum(gate, 7.0)
+        up = tl.minimum(tl.maximum(up, -7.0), 7.0)
+        result = gate * tl.sigmoid(1.702 * gate) * (up + 1)
+    else:
+        result = activate(gate, ACTIVATION).to(dtype).to(tl.float32) * up
+    return result
+
+
+@triton.jit
 def _activation_mul_kernel(
     x_ptr, output_ptr, size, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
 ):

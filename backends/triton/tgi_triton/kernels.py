@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec, DecodeInputs, DeviceState, Sampled, SampleInputs
-from tgi_core.contract.experts import ExpertWeights, PackedExperts, Routed
+from tgi_core.contract.experts import ExpertWeights, PackedExperts, Routed, RoutingSpec
 from tgi_core.contract.kernels import HeadNorms, PackedWeight, PreparedAttention
 from tgi_core.reference import ReferenceKernels
 from tgi_core.reference import sampling as reference
 from tgi_core.sampling.params import Tier
-from tgi_triton import activations, attention, bitmask, experts, gemv, norms, rope, sampled, sampling, tables
+from tgi_triton import activations, attention, bitmask, experts, gemv, norms, rope, routing, sampled, sampling, tables
 from tgi_triton.online_softmax import HeadTerms, slope_factor
 from tgi_triton.tuning import Tuning
 
@@ -127,8 +127,13 @@ class TritonKernels(ReferenceKernels):
     def pack_experts(self, weight_XNK: Tensor) -> PackedExperts:
         return weight_XNK.contiguous()
 
+    def route(self, logits_TX: Tensor, spec: RoutingSpec, bias_X: Tensor | None) -> Routed:
+        if not routing.routes(spec, logits_TX.shape[1]):
+            return super().route(logits_TX, spec, bias_X)
+        return routing.route(logits_TX, spec, bias_X, dependent=self._tuning.dependent_launch)
+
     def experts(self, x_TE: Tensor, weights: ExpertWeights, routed: Routed, activation: str) -> Tensor:
-        return experts.experts(x_TE, weights, routed, activation)
+        return experts.experts(x_TE, weights, routed, activation, self._tuning)
 
     def apply_bitmask(self, logits_BV: Tensor, rows_R: Tensor, masks_RW: Tensor) -> Tensor:
         return bitmask.apply_bitmask(logits_BV, rows_R, masks_RW)

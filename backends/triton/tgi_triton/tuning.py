@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from tgi_triton.expert_tiles import HOPPER_TILES, PORTABLE_TILES, ExpertTiles
+
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     """How the kernels are cut. The defaults fit any device with 96 KiB of shared memory a program.
@@ -20,6 +22,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         gemv: a linear of one row runs as a matrix-vector product of our own; otherwise the vendor's library has it.
         gemv_tile, gemv_warps: weights of a program's tile, along the inputs first, and its warps.
         sampled_warps: of the choice of a token with temperature, top-k and top-p, a row a program.
+        expert_tiles: of the products of mixtures of experts, where weights have 16 bits.
         dependent_launch: kernels may start while the one before drains (programmatic dependent launch, sm_90 on).
     """
 
@@ -38,6 +41,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     gemv_tile: int = 2048
     gemv_warps: int = 4
     sampled_warps: int = 32
+    expert_tiles: tuple[ExpertTiles, ...] = PORTABLE_TILES
     dependent_launch: bool = False
 
 
@@ -54,6 +58,7 @@ def cuda_tuning(major: int, minor: int, multiprocessors: int) -> Tuning:
             prefill_stages=3,
             prefill_descriptors=True,
             gemv=True,
+            expert_tiles=HOPPER_TILES,
             dependent_launch=True,
         )
     large_shared_memory = (major, minor) in {(8, 0), (10, 0), (10, 3)}

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tgi_core.config import EngineConfig
 from tgi_core.contract import Capabilities, KVBudget
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.model_folder import ModelFolder
 
+if TYPE_CHECKING:
+    from tgi_core.models.model import Model
+
 
 def may_chunk_prefill(config: EngineConfig, capabilities: Capabilities) -> bool:
     """Whether backend and user let a prompt be computed over several steps; the model may still not."""
     return capabilities.chunked_prefill and config.chunked_prefill
+
+
+def prefix_cache_obstacle(model: Model, *, has_encoder: bool) -> str:
+    """Why blocks of equal beginnings are not shared, whatever the user asks for; "" where they may be."""
+    if has_encoder:
+        return "what the decoder computes depends on the encoder's whole input"
+    if model.states:
+        return "its layers keep a state of each sequence, which blocks do not hold"
+    if not model.attention:
+        return "it has a cache of its own, which sequences cannot share"
+    return ""
+
+
+def prefill_chunking_of(model: Model, *, has_encoder: bool) -> tuple[bool | None, str]:
+    """Whether the model lets a prompt be computed over several steps, and why not; None where loading it tells."""
+    if has_encoder:
+        return False, "an encoder reads its input in one step"
+    if not model.attention and not model.states:
+        return None, "a trial of its own cache tells when it is loaded"
+    return True, ""
 
 
 def find_decoder_prompt(folder: ModelFolder, budget: KVBudget) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tgi_core.errors import ContextLengthError, ValidationError
+from tgi_core.sampling.defaults import SamplingDefaults
 from tgi_core.sampling.grammar import Grammar
 from tgi_core.sampling.params import SamplingParams
 
@@ -38,9 +39,10 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         max_best_of, max_stop_sequences, max_top_n_tokens: TGI's limits.
         max_choices: generations that one request to OpenAI's routes may start.
         watermark_gamma, watermark_delta: what a request that asks for a watermark gets.
-        allows_grammar: whether outputs may be constrained.
+        grammar_obstacle: why outputs cannot be constrained; "" where they can.
         extra_parameters: names of the parameters of plugins' sampling rules.
         encoder: None for a model whose decoder reads the prompt.
+        defaults: what holds for parameters that a request does not name.
     """
 
     max_input_tokens: int
@@ -52,9 +54,10 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_choices: int = 128
     watermark_gamma: float = 0.5
     watermark_delta: float = 2.0
-    allows_grammar: bool = True
+    grammar_obstacle: str = ""
     extra_parameters: frozenset[str] = frozenset()
     encoder: EncoderLimits | None = None
+    defaults: SamplingDefaults = SamplingDefaults()
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):

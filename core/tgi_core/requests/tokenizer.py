@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from tgi_core.errors import ExitCode, StartupError, ValidationError
 
@@ -26,10 +27,31 @@ class TokenSpan(msgspec.Struct, frozen=True):
     stop: int
 
 
-class TextTokenizer:
-    """Text to ids and back, on a ``tokenizers.Tokenizer`` that all threads share and nobody changes.
+class TokenCodec(Protocol):
+    """What a ``TextTokenizer`` runs on.
 
     Attributes:
+        special_tokens: ids of the tokens that are special, by their literal texts.
+    """
+
+    @property
+    def special_tokens(self) -> Mapping[str, int]: ...
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Ids of ``text``. Runs on a thread."""
+
+    def spans(self, text: str, add_special_tokens: bool) -> list[TokenSpan]:
+        """Tokens of ``text`` with byte offsets. Runs on a thread."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        """Text of ``ids``: U+FFFD for bytes that are not UTF-8, one to three for an unfinished character at the end."""
+
+
+class TextTokenizer:
+    """Text to ids and back, on a codec that all threads share and nobody changes.
+
+    Attributes:
+        codec: what it runs on.
         special_ids: ids of the tokens that the tokenizer marks as special.
         special_token_ids: the same by the tokens' literal texts.
         prefix_ids: ids that encoding with special tokens puts in front of a text (BOS).
@@ -42,25 +64,22 @@ class TextTokenizer:
         Raises:
             StartupError: the file is missing or not a tokenizer.
         """
-        try:
-            tokenizer = Tokenizer.from_file(str(tokenizer_file))
-        except Exception as error:  # the library raises nothing more specific
-            raise StartupError(
-                f"`{tokenizer_file}` cannot be read as a tokenizer: {error}.",
-                "The model folder needs the tokenizer.json of a fast tokenizer.",
-                ExitCode.MODEL,
-            ) from error
-        # A checkpoint may ship settings of its training; they would cut or pad prompts.
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        self._tokenizer = tokenizer
+        self._use(FastCodec(tokenizer_file), workers)
+
+    @classmethod
+    def of_codec(cls, codec: TokenCodec, *, workers: int = 1) -> TextTokenizer:
+        """A tokenizer of any kind; ``workers`` threads encode."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._use(codec, workers)
+        return tokenizer
+
+    def _use(self, codec: TokenCodec, workers: int) -> None:
+        self.codec = codec
         self._pool = ThreadPoolExecutor(max(1, workers), thread_name_prefix="tokenize")
-        self._literals = {
-            token_id: token.content for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
-        }
+        self.special_token_ids = dict(codec.special_tokens)
+        self._literals = {token_id: text for text, token_id in self.special_token_ids.items()}
         self.special_ids = frozenset(self._literals)
-        self.special_token_ids = {text: token_id for token_id, text in self._literals.items()}
-        self._anchor = self._encode("a", False).ids
+        self._anchor = codec.encode("a", False)
         self._anchor_length = len(self._decode(self._anchor))
         self.prefix_ids = self._find_prefix()
         self.whole_texts: dict[int, str] = {}
@@ -72,9 +91,7 @@ class TextTokenizer:
             ValidationError: the text holds half of a surrogate pair.
         """
         check_unicode(text)
-        loop = asyncio.get_running_loop()
-        encoding = await loop.run_in_executor(self._pool, self._encode, text, add_special_tokens)
-        return encoding.ids
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.codec.encode, text, add_special_tokens)
 
     async def encode_with_offsets(self, text: str, add_special_tokens: bool) -> list[TokenSpan]:
         """Tokens of ``text`` with byte offsets; added special tokens have text "" and offsets 0, 0.
@@ -83,11 +100,11 @@ class TextTokenizer:
             ValidationError: the text holds half of a surrogate pair.
         """
         check_unicode(text)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._spans, text, add_special_tokens)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.codec.spans, text, add_special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Text of ``ids``; bytes that are not UTF-8 become U+FFFD."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return self.codec.decode(list(ids), skip_special_tokens)
 
     def decode_continuation(self, ids: Sequence[int]) -> str:
         """Text that ``ids`` add to a text before them: a leading space is kept, special tokens are literal."""
@@ -112,31 +129,66 @@ class TextTokenizer:
         """Stop the threads; texts being encoded are given up."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
-        # Of the encoding calls only the batch ones release the interpreter lock.
-        return self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
-
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=False)
+        return self.codec.decode(ids, False)
 
-    def _spans(self, text: str, add_special_tokens: bool) -> list[TokenSpan]:
-        encoding = self._tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
-        # The library counts characters, the wire counts bytes.
-        to_byte: Sequence[int] = range(len(text) + 1)
-        if not text.isascii():
-            to_byte = [0, *accumulate(len(character.encode()) for character in text)]
+    def _find_prefix(self) -> tuple[int, ...]:
+        plain = self._anchor
+        full = self.codec.encode("a", True)
+        for start in range(len(full) - len(plain) + 1):
+            if full[start : start + len(plain)] == plain:
+                return tuple(full[:start])
+        return ()
+
+
+class FastCodec:
+    """See ``TokenCodec``: a ``tokenizers.Tokenizer``, which is ``tokenizer``."""
+
+    def __init__(self, tokenizer_file: Path) -> None:
+        """Load a ``tokenizer.json``.
+
+        Raises:
+            StartupError: the file is missing or not a tokenizer.
+        """
+        try:
+            tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        except Exception as error:  # the library raises nothing more specific
+            raise StartupError(
+                f"`{tokenizer_file}` cannot be read as a tokenizer: {error}.",
+                "The model folder needs the tokenizer.json of a fast tokenizer.",
+                ExitCode.MODEL,
+            ) from error
+        # A checkpoint may ship settings of its training; they would cut or pad prompts.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self.special_tokens = {token.content: token_id for token_id, token in added.items() if token.special}
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """Ids of ``text``."""
+        # Of the encoding calls only the batch ones release the interpreter lock.
+        return self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+
+    def spans(self, text: str, add_special_tokens: bool) -> list[TokenSpan]:
+        """Tokens of ``text`` with byte offsets."""
+        encoding = self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        to_byte = byte_positions(text)
         return [
             TokenSpan(token_id, text[start:stop], to_byte[start], to_byte[stop])
             for token_id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
         ]
 
-    def _find_prefix(self) -> tuple[int, ...]:
-        plain = self._encode("a", False).ids
-        full = self._encode("a", True).ids
-        for start in range(len(full) - len(plain) + 1):
-            if full[start : start + len(plain)] == plain:
-                return tuple(full[:start])
-        return ()
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        """Text of ``ids``."""
+        return self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+def byte_positions(text: str) -> Sequence[int]:
+    """For each character of ``text``, and its end, how many bytes of UTF-8 stand before it; the wire counts those."""
+    if text.isascii():
+        return range(len(text) + 1)
+    return [0, *accumulate(len(character.encode()) for character in text)]
 
 
 def check_unicode(text: str) -> None:

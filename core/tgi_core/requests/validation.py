@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from tgi_core.errors import ValidationError
 from tgi_core.requests import checks
+from tgi_core.requests.defaults import fill_generate, fill_openai
 from tgi_core.requests.grammar import (
     only_grammar,
     read_grammar,
@@ -39,7 +40,7 @@ def validate_generate(
     Raises:
         ValidationError: a value is out of its range, or asks for something this version cannot do.
     """
-    given = GenerateParameters(do_sample=True) if parameters is None else parameters
+    given = fill_generate(parameters, limits.defaults)
     best_of = _tgi_best_of(given, limits, stream=stream)
     if stream and given.decoder_input_details:
         raise ValidationError("`decoder_input_details` must be false when streaming")
@@ -114,6 +115,7 @@ def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> Generatio
     Raises:
         ValidationError: a value is out of its range, or asks for something this version cannot do.
     """
+    given = fill_openai(given, limits.defaults)
     greedy = given.temperature == 0.0
     temperature = 1.0 if greedy else checks.positive("temperature", given.temperature)
     repetition_penalty = checks.positive("repetition_penalty", given.repetition_penalty)
@@ -258,8 +260,8 @@ def _openai_grammar(given: OpenAIParameters) -> Grammar | None:
 
 
 def _allowed(grammar: Grammar | None, limits: RequestLimits) -> Grammar | None:
-    if grammar is not None and not limits.allows_grammar:
-        raise ValidationError("this server constrains no output, it was started with --disable-grammar-support")
+    if grammar is not None and limits.grammar_obstacle:
+        raise ValidationError(f"this server constrains no output: {limits.grammar_obstacle}")
     return grammar
 
 

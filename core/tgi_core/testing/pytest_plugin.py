@@ -6,7 +6,6 @@ Installed with tgi-serve, so pytest loads it everywhere; without ``--tgi-backend
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +33,13 @@ class KitOutcome:
         self.failures: list[str] = []
         self.performance: PerformanceReport | None = None
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test; called where reports are gathered, also when several workers run the tests."""
+        if report.when == "call" or not report.passed:
+            self.counts[report.outcome] += 1
+            if report.failed:
+                self.failures.append(report.nodeid.partition("::")[2])
+
 
 OUTCOME = pytest.StashKey[KitOutcome]()
 
@@ -55,7 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Make the kit's mark known."""
     config.addinivalue_line("markers", f"{LEVEL_MARK}(level): a level of the conformance kit of tgi-serve")
-    config.stash[OUTCOME] = KitOutcome()
+    outcome = config.stash[OUTCOME] = KitOutcome()
+    if config.getoption("--tgi-backend") is not None:
+        config.pluginmanager.register(outcome)
 
 
 def chosen_levels(config: pytest.Config) -> frozenset[Level]:
@@ -80,23 +88,12 @@ def _level(item: pytest.Item) -> Level | None:
     return None if mark is None else mark.args[0]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Count what the kit's tests come to."""
-    report = yield
-    outcome = item.config.stash[OUTCOME]
-    if item.config.getoption("--tgi-backend") is not None and (report.when == "call" or not report.passed):
-        outcome.counts[report.outcome] += 1
-        if report.failed:
-            outcome.failures.append(item.nodeid.partition("::")[2])
-    return report
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the results where they were asked for."""
     config = session.config
     path, name = config.getoption("--tgi-results"), config.getoption("--tgi-backend")
-    if path is None or name is None:
+    is_worker = hasattr(config, "workerinput")
+    if path is None or name is None or is_worker:
         return
     from tgi_core.plugins import Plugins
     from tgi_core.testing.results import describe_run, write_results

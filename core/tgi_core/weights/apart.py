@@ -1,9 +1,10 @@
-"""Converts pickled weights in a process of its own, so that torch and what came with the files end with it."""
+"""Converts in a process of its own, so that torch and what came with the files end with it."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import msgspec
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.weights.pickled import convert_pickled
 from tgi_core.weights.progress import Progress
+from tgi_core.weights.tokenizers.convert import convert_tokenizer
+from tgi_core.weights.tokenizers.files import TokenizerSource
+
+Task = Callable[[Progress], str | None]
 
 
 class _Moved(msgspec.Struct, frozen=True, tag=True):
@@ -27,7 +32,7 @@ class _Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class _Finished(msgspec.Struct, frozen=True, tag=True):
-    pass
+    result: str
 
 
 def convert_apart(files: Sequence[Path], target: Path, progress: Progress) -> None:
@@ -37,19 +42,36 @@ def convert_apart(files: Sequence[Path], target: Path, progress: Progress) -> No
         StartupError: as ``convert_pickled``; also when the process dies.
         OSError: ``target`` cannot be written.
     """
+    _run(
+        partial(convert_pickled, list(files), target),
+        progress,
+        files[0].parent,
+        "Look for a lack of memory; the weights need not fit, but the largest tensor must.",
+    )
+
+
+def convert_tokenizer_apart(source: TokenizerSource, folder: Path, target: Path, progress: Progress) -> str:
+    """``convert_tokenizer`` in another process.
+
+    Raises:
+        StartupError: as ``convert_tokenizer``; also when the process dies.
+        OSError: ``target`` cannot be written.
+    """
+    return _run(partial(convert_tokenizer, source, folder, target), progress, source.file, "Look for a lack of memory.")
+
+
+def _run(task: Task, progress: Progress, subject: Path, advice: str) -> str:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(list(files), target, theirs), name="convert", daemon=True)
+    process = context.Process(target=_work, args=(task, theirs), name="convert", daemon=True)
     process.start()
     theirs.close()
     try:
-        _follow(ours, progress)
+        return _follow(ours, progress)
     except EOFError:
         process.join()
         raise StartupError(
-            f"The conversion of {files[0].parent} ended with exit code {process.exitcode}.",
-            "Look for a lack of memory; the weights need not fit, but the largest tensor must.",
-            ExitCode.MODEL,
+            f"The conversion of {subject} ended with exit code {process.exitcode}.", advice, ExitCode.MODEL
         ) from None
     finally:
         ours.close()
@@ -57,7 +79,7 @@ def convert_apart(files: Sequence[Path], target: Path, progress: Progress) -> No
             process.join()
 
 
-def _follow(connection: Connection, progress: Progress) -> None:
+def _follow(connection: Connection, progress: Progress) -> str:
     while True:
         match msgspec.msgpack.decode(connection.recv_bytes(), type=_Moved | _Failed | _Finished):
             case _Moved(description, done_bytes, total_bytes):
@@ -66,11 +88,11 @@ def _follow(connection: Connection, progress: Progress) -> None:
                 raise OSError(cause)
             case _Failed(cause, fix):
                 raise StartupError(cause, fix, ExitCode.MODEL)
-            case _Finished():
-                return
+            case _Finished(result):
+                return result
 
 
-def _work(files: list[Path], target: Path, connection: Connection) -> None:
+def _work(task: Task, connection: Connection) -> None:
     def send(message: _Moved | _Failed | _Finished) -> None:
         connection.send_bytes(msgspec.msgpack.encode(message))
 
@@ -78,10 +100,10 @@ def _work(files: list[Path], target: Path, connection: Connection) -> None:
         send(_Moved(description, done_bytes, total_bytes))
 
     try:
-        convert_pickled(files, target, progress)
+        result = task(progress)
     except StartupError as refusal:
         send(_Failed(refusal.cause, refusal.fix))
     except OSError as error:
         send(_Failed(str(error), "", is_disk=True))
     else:
-        send(_Finished())
+        send(_Finished(result or ""))

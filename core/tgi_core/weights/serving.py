@@ -1,8 +1,11 @@
-"""Makes a model folder one that can be served: in Hugging Face's layout, with its weights in safetensors."""
+"""Makes a model folder one that can be served: Hugging Face's layout, safetensors, a fast tokenizer."""
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +15,9 @@ from tgi_core.weights.consolidated import CONSOLIDATED, PARAMS_NAME, config_of, 
 from tgi_core.weights.linked import linked_folder
 from tgi_core.weights.pickled import SHARD_NAME, SUFFIXES, find_pickled
 from tgi_core.weights.progress import Progress
+from tgi_core.weights.tokenizers.files import TokenizerSource, find_source
+
+logger = logging.getLogger(__name__)
 
 _WEIGHTS = (".safetensors", *SUFFIXES)
 
@@ -20,13 +26,15 @@ def servable_folder(folder: Path, cache_dir: Path, progress: Progress, *, weight
     """``folder`` itself, or one in ``cache_dir`` that has what it lacks.
 
     Pickled weights are converted beside the originals, or into the cache where the folder cannot be written. Mistral's
-    own checkpoints get a ``config.json``. Without ``weights`` pickles are left as they are.
+    own checkpoints get a ``config.json``. Without ``weights`` pickles are left as they are. A tokenizer in another form
+    than ``tokenizer.json`` is converted likewise, unless it has no fast form.
 
     Raises:
         StartupError: something is damaged or cannot be written.
     """
     if not (folder / "config.json").exists() and (folder / PARAMS_NAME).exists():
         folder = _with_config(folder, cache_dir)
+    folder = _with_tokenizer(folder, cache_dir, progress)
     if not weights or has_safetensors(folder):
         return folder
     pickled = find_pickled(folder)
@@ -70,6 +78,43 @@ def _with_config(folder: Path, cache_dir: Path) -> Path:
 
     weights = sorted(folder.glob(f"{CONSOLIDATED}*.safetensors"))
     return linked_folder(cache_dir, folder.name, [*_others(folder), *weights], [params], fill)
+
+
+class _NoFastFormError(Exception):
+    """Ends the making of a folder that would have no ``tokenizer.json`` either."""
+
+
+def _with_tokenizer(folder: Path, cache_dir: Path, progress: Progress) -> Path:
+    if (folder / "tokenizer.json").exists() or (source := find_source(folder)) is None:
+        return folder
+
+    def fill(target: Path) -> None:
+        _convert_tokenizer(source, folder, target, progress)
+
+    try:
+        if os.access(folder, os.W_OK):
+            fill(folder)
+            return folder
+        links = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        return linked_folder(cache_dir, folder.name, links, [], fill)
+    except _NoFastFormError as reason:
+        logger.info("%s stays as it is, it has no fast form: %s.", source.file, reason)
+        return folder
+
+
+def _convert_tokenizer(source: TokenizerSource, folder: Path, target: Path, progress: Progress) -> None:
+    from tgi_core.weights.apart import convert_tokenizer_apart
+
+    unfinished = target / f".converting-{uuid.uuid4().hex}"
+    unfinished.mkdir()
+    try:
+        reason = convert_tokenizer_apart(source, folder, unfinished, progress)
+        if reason:
+            raise _NoFastFormError(reason)
+        os.replace(unfinished / "tokenizer.json", target / "tokenizer.json")
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    logger.info("%s was converted to %s.", source.file, target / "tokenizer.json")
 
 
 def _others(folder: Path) -> Sequence[Path]:

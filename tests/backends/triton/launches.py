@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.backends.triton.support import attention_spec
 from tgi_core.contract import AttentionBatch, AttentionSpec, HeadNorms, SampleInputs
-from tgi_core.contract.experts import ExpertWeights, Routed
+from tgi_core.contract.experts import ExpertWeights, Routed, RoutingSpec, Scoring
 from tgi_core.sampling.params import Tier
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.tables import make_state
@@ -78,19 +78,35 @@ def _linears(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, 
 
 
 def _experts(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
-    count, hidden, inner = 32, 2880, 1440
-    for activation, bias in (("silu", False), ("swiglu_clamped", True)):
+    count, hidden, inner, chosen = 32, 2880, 1440, 4
+    # By how many rows there are, an expert's tiles are of other sizes.
+    for activation, bias, rows in (
+        ("silu", False, 1),
+        ("silu", False, 16),
+        ("silu", False, 128),
+        ("silu", False, 512),
+        ("silu", False, 4096),
+        ("swiglu_clamped", True, 1),
+        ("swiglu_clamped", True, 4096),
+    ):
         gate_up, down = make(count, 2 * inner, hidden, dtype=dtype), make(count, hidden, inner, dtype=dtype)
         biases = (make(count, 2 * inner, dtype=dtype), make(count, hidden, dtype=dtype)) if bias else (None, None)
         weights = ExpertWeights(gate_up, biases[0], down, biases[1])
-        for rows in (1, 1000):
-            routed = Routed(make(rows, 4, dtype=torch.float32), make(rows, 4, dtype=torch.int64))
-            x_TE = make(rows, hidden, dtype=dtype)
+        routed = Routed(make(rows, chosen, dtype=torch.float32), make(rows, chosen, dtype=torch.int64))
+        x_TE = make(rows, hidden, dtype=dtype)
+        yield (
+            f"experts, {activation}, {rows} rows",
+            lambda x_TE=x_TE, weights=weights, routed=routed, activation=activation: kernels.experts(
+                x_TE, weights, routed, activation
+            ),
+        )
+    for scoring, bias in ((Scoring.SOFTMAX, False), (Scoring.SOFTMAX_CHOSEN, False), (Scoring.SIGMOID, True)):
+        for rows in (1, 4096):
+            spec = RoutingSpec(top_k=8, scoring=scoring, renormalize=bias)
+            bias_X = make(128, dtype=torch.float32) if bias else None
             yield (
-                f"experts, {activation}, {rows} rows",
-                lambda x_TE=x_TE, weights=weights, routed=routed, activation=activation: kernels.experts(
-                    x_TE, weights, routed, activation
-                ),
+                f"route, {scoring.name.lower()}, {rows} rows",
+                lambda rows=rows, spec=spec, bias_X=bias_X: kernels.route(make(rows, 128, dtype=dtype), spec, bias_X),
             )
 
 

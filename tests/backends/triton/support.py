@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,9 +10,30 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec
+from tgi_triton.expert_tiles import ExpertTiles, ProductTile
 from tgi_triton.tuning import Tuning
 
-SMALL = Tuning(programs=8, decode_tile_bytes=1024, prefill_rows=16, prefill_tile_bytes=1024, gemv=True, gemv_tile=64)
+
+def _expert_tiles(*, descriptors: bool) -> tuple[ExpertTiles, ...]:
+    single = ProductTile(outputs=2, block_bytes=64)
+    few = ProductTile(outputs=16, block_bytes=64, weights_left=True, descriptors=descriptors)
+    many = ProductTile(outputs=32, block_bytes=64, group=2, descriptors=descriptors)
+    return (
+        ExpertTiles(most_pairs=0.25, rows=1, up=single, down=single),
+        ExpertTiles(most_pairs=10, rows=16, up=few, down=few),
+        ExpertTiles(most_pairs=math.inf, rows=32, up=many, down=many),
+    )
+
+
+SMALL = Tuning(
+    programs=8,
+    decode_tile_bytes=1024,
+    prefill_rows=16,
+    prefill_tile_bytes=1024,
+    gemv=True,
+    gemv_tile=64,
+    expert_tiles=_expert_tiles(descriptors=False),
+)
 DESCRIPTORS = Tuning(
     programs=8,
     decode_tile_bytes=1024,
@@ -19,6 +41,7 @@ DESCRIPTORS = Tuning(
     prefill_rows=16,
     prefill_tile_bytes=1024,
     prefill_descriptors=True,
+    expert_tiles=_expert_tiles(descriptors=True),
 )
 
 _TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.backends.triton.support import assert_close, random
+from tests.backends.triton.support import DESCRIPTORS, assert_close, random
 from tgi_core.contract.experts import ExpertWeights, Routed
 from tgi_core.reference import ReferenceKernels
 from tgi_triton import TritonKernels
-from tgi_triton.experts import sort_pairs
+from tgi_triton.expert_order import sort_pairs
+from tgi_triton.expert_tiles import HOPPER_TILES, PORTABLE_TILES, ExpertTiles, choose_tiles
 
 REFERENCE = ReferenceKernels()
 
@@ -31,7 +32,7 @@ def pack(kernels: ReferenceKernels, parts: tuple[torch.Tensor | None, ...]) -> E
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "swiglu_clamped"])
-@pytest.mark.parametrize("sizes", [(1, 4, 2), (7, 5, 3), (90, 3, 2)])
+@pytest.mark.parametrize("sizes", [(1, 8, 2), (7, 5, 3), (90, 3, 2)])
 def test_experts(kernels: TritonKernels, dtype: torch.dtype, sizes: tuple[int, int, int], activation: str) -> None:
     tokens, count, chosen = sizes
     generator = torch.Generator().manual_seed(0)
@@ -60,11 +61,38 @@ def test_no_tokens(kernels: TritonKernels) -> None:
     assert kernels.experts(torch.zeros(0, 16), pack(kernels, parts), routed, "silu").shape == (0, 16)
 
 
-@pytest.mark.parametrize(("tokens", "count", "chosen"), [(1, 8, 2), (33, 2, 1), (200, 3, 3), (17, 128, 8)])
-def test_the_grid_is_enough_for_any_choice(tokens: int, count: int, chosen: int) -> None:
+@pytest.mark.parametrize("tokens", [7, 90])
+def test_experts_whose_weights_come_by_descriptors(tokens: int) -> None:
+    kernels = TritonKernels(torch.device("cpu"), DESCRIPTORS)
     generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
+    parts = make_experts(generator, 3, 72, 40, torch.float16, bias=True)
+    x_TE = random(generator, tokens, 72, dtype=torch.float16)
+    experts_TR = torch.rand(tokens, 3, generator=generator).topk(2, dim=-1).indices
+    routed = Routed(torch.rand(tokens, 2, generator=generator), experts_TR)
+    actual = kernels.experts(x_TE, pack(kernels, parts), routed, "silu")
+    assert_close(actual, REFERENCE.experts(x_TE, pack(REFERENCE, parts), routed, "silu"))
+
+
+SORTS = [(1, 8, 2, 16), (33, 2, 1, 32), (43, 3, 3, 16), (200, 3, 3, 64), (300, 100, 8, 16)]
+
+
+@pytest.mark.parametrize(("tokens", "count", "chosen", "rows"), SORTS)
+def test_pairs_are_sorted(tokens: int, count: int, chosen: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
         experts_TR = torch.rand(tokens, count, generator=generator).topk(chosen, dim=-1).indices
-        found = sort_pairs(experts_TR, count)
-        assert int(found.tile_ends_X[-1]) <= found.tiles
-        assert experts_TR.flatten()[found.order_Y].tolist() == sorted(experts_TR.flatten().tolist())
+        found = sort_pairs(experts_TR, count, rows)
+        assert found.order_Y.tolist() == experts_TR.flatten().argsort(stable=True).tolist()
+        counts_X = experts_TR.flatten().bincount(minlength=count)
+        tile_ends_X = ((counts_X + rows - 1) // rows).cumsum(0)
+        ends_X = counts_X.cumsum(0)
+        assert found.ends_3X.tolist() == torch.stack([ends_X - counts_X, ends_X, tile_ends_X]).tolist()
+        assert int(tile_ends_X[-1]) <= found.tiles
+
+
+@pytest.mark.parametrize("table", [PORTABLE_TILES, HOPPER_TILES])
+def test_a_table_has_tiles_for_any_number_of_pairs(table: tuple[ExpertTiles, ...]) -> None:
+    rows = [choose_tiles(table, pairs, 128).rows for pairs in (1, 32, 33, 1 << 11, 1 << 24)]
+    assert rows == sorted(rows)
+    assert rows[:2] == [1, 1]
+    assert rows[2] > 1

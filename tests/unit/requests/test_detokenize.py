@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.text_tokenizers import encode, load, unigram_json
 from tgi_core.requests import IncrementalDetokenizer, TextTokenizer
-from tgi_core.requests.tokenizer import REPLACEMENT
+from tgi_core.requests.tokenizer import REPLACEMENT, FastCodec
 
 
 def pieces_of(tokenizer: TextTokenizer, ids: list[int]) -> list[str]:
@@ -20,7 +20,8 @@ def byte_ids(tokenizer: TextTokenizer, data: bytes) -> list[int]:
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in printable]
     names = [chr(byte) if byte in printable else chr(256 + others.index(byte)) for byte in data]
-    vocabulary = tokenizer._tokenizer.get_vocab()
+    assert isinstance(tokenizer.codec, FastCodec)
+    vocabulary = tokenizer.codec.tokenizer.get_vocab()
     return [vocabulary[name] for name in names]
 
 

@@ -369,7 +369,7 @@ class TestGrammar:
         )
 
     def test_a_server_may_allow_none(self) -> None:
-        limits = msgspec.structs.replace(LIMITS, allows_grammar=False)
+        limits = msgspec.structs.replace(LIMITS, grammar_obstacle="it was started with --disable-grammar-support")
         with pytest.raises(ValidationError, match="--disable-grammar-support"):
             validate_openai(OpenAIParameters(guided_regex="a"), limits)
         assert validate_openai(OpenAIParameters(response_format={"type": "text"}), limits).grammar is None

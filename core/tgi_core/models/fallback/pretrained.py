@@ -13,6 +13,7 @@ from tgi_core.models.fallback.refusal import refuse
 from tgi_core.models.hf_config import MOST_LAYERS, HFConfig
 from tgi_core.models.model import LoadOptions
 from tgi_core.models.quantization import find_quantization
+from tgi_core.transformers_log import tell_in_our_log
 from tgi_core.weights.checkpoint import Checkpoint
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "context_length")
@@ -61,6 +62,7 @@ class Pretrained:
     def _read_config(self) -> Any:
         from transformers import AutoConfig
 
+        tell_in_our_log()
         try:
             return AutoConfig.from_pretrained(self._model_dir, local_files_only=True, trust_remote_code=self.runs_code)
         except Exception as error:  # a configuration's class may raise anything
