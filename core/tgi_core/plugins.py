@@ -15,7 +15,7 @@ import msgspec
 import pluggy
 
 from tgi_core import hookspecs
-from tgi_core.contract import CONTRACT_VERSION, OLDEST_CONTRACT_VERSION, Backend, Probe
+from tgi_core.contract import CONTRACT_VERSION, OLDEST_CONTRACT_VERSION, Backend, BackendInfo, Probe
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.hookspecs import PROJECT_NAME
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tgi_core.sampling.rules import LogitsRule
 
 T = TypeVar("T")
+
+_SEPARATOR = "/"
+"""Between a distribution and its entry point, in the name under which a plugin is registered."""
 
 
 class PluginFailure(msgspec.Struct, frozen=True):
@@ -84,24 +87,28 @@ class Plugins:
             StartupError: two plugins offer the same name.
         """
         found: dict[str, Backend] = {}
+        owners: dict[str, str] = {}
         for implementation in self._manager.hook.tgi_backends.get_hookimpls():
+            distribution = implementation.plugin_name.partition(_SEPARATOR)[0]
             try:
                 made = cast("Iterable[Backend]", implementation.function())
-                offered = {backend.info.name: backend for backend in made}
-            except Exception as error:  # a broken plugin may raise anything
+                offered = [(_checked_info(backend).name, backend) for backend in made]
+            except (Exception, SystemExit) as error:  # a broken plugin may raise anything
                 self._add_failure(implementation.plugin_name, error)
                 continue
-            for name, backend in offered.items():
+            for name, backend in offered:
                 if name in found:
                     raise StartupError(
-                        f"Two plugins offer a backend named `{name}`.", "Uninstall one of them.", ExitCode.BACKEND
+                        f"Two plugins offer a backend named `{name}`: one of {owners[name]} and one of {distribution}.",
+                        "Uninstall one of them.",
+                        ExitCode.BACKEND,
                     )
-                found[name] = backend
+                found[name], owners[name] = backend, distribution
         return found
 
-    def _add_failure(self, plugin: str, error: Exception) -> None:
-        distributions = [point.dist.name for point in entry_points(group=PROJECT_NAME, name=plugin) if point.dist]
-        failure = PluginFailure(plugin, ", ".join(distributions) or "an unknown distribution", _tell_error(error))
+    def _add_failure(self, plugin: str, error: BaseException) -> None:
+        distribution, _, name = plugin.partition(_SEPARATOR)
+        failure = PluginFailure(name, distribution, _tell_error(error))
         if failure not in self.failures:
             self.failures = (*self.failures, failure)
 
@@ -216,7 +223,7 @@ class Plugins:
             raise StartupError(self._unknown(name, backends), "", ExitCode.BACKEND)
         backend = backends[name]
         _check_contract(backend)
-        probe = backend.probe()
+        probe = find_devices(backend)
         if not probe.devices:
             raise StartupError(f"Backend `{name}` finds no device: {probe.reason}.", probe.fix, ExitCode.BACKEND)
         return backend
@@ -262,11 +269,25 @@ class Plugins:
 
 def _try(backend: Backend) -> Attempt:
     obstacle, fix = contract_obstacle(backend)
-    probe = Probe(reason=obstacle, fix=fix) if obstacle else backend.probe()
+    probe = Probe(reason=obstacle, fix=fix) if obstacle else find_devices(backend)
     if probe.devices:
         named = "it is taken only by name" if backend.info.priority < 0 else ""
         return Attempt(backend, probe, named, f"Use --backend {backend.info.name}." if named else "")
     return Attempt(backend, probe, probe.reason, probe.fix)
+
+
+def find_devices(backend: Backend) -> Probe:
+    """What a backend's probe finds; one that raises, which none should, finds nothing and harms no other backend."""
+    try:
+        probe = backend.probe()
+        if probe.devices:
+            backend.capabilities()
+    except (Exception, SystemExit) as error:  # a broken plugin may raise anything
+        return Probe(
+            reason=f"its plugin is broken ({_tell_error(error)})",
+            fix=f"Uninstall the plugin with backend `{backend.info.name}`, or install another release of it.",
+        )
+    return probe
 
 
 def contract_obstacle(backend: Backend) -> tuple[str, str]:
@@ -285,19 +306,26 @@ def contract_obstacle(backend: Backend) -> tuple[str, str]:
     return "", ""
 
 
-def _tell_error(error: Exception) -> str:
+def _checked_info(backend: Backend) -> BackendInfo:
+    """What a backend says of itself, in the types of the contract: constructing a struct does not look at them."""
+    return msgspec.convert(msgspec.structs.asdict(backend.info), BackendInfo)
+
+
+def _tell_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def _register(manager: pluggy.PluginManager, entry_point: EntryPoint) -> PluginFailure | None:
     distribution = entry_point.dist.name if entry_point.dist is not None else "an unknown distribution"
+    # Two distributions may name their entry points alike.
+    name = f"{distribution}{_SEPARATOR}{entry_point.name}"
     try:
         plugin = entry_point.load()
-        manager.register(plugin, name=entry_point.name)
+        manager.register(plugin, name=name)
         manager.check_pending()
-    except Exception as error:  # a broken plugin may raise anything
-        if manager.has_plugin(entry_point.name):
-            manager.unregister(name=entry_point.name)
+    except (Exception, SystemExit) as error:  # a broken plugin may raise anything
+        if manager.has_plugin(name):
+            manager.unregister(name=name)
         return PluginFailure(entry_point.name, distribution, _tell_error(error))
     return None
 

@@ -27,6 +27,7 @@ from tgi_core.requests import TextTokenizer
 from tgi_core.requests.chat_format import ChatFormats, make_formats
 from tgi_core.requests.reasoning.builtin import REASONING_PARSERS
 from tgi_core.requests.tools.builtin import TOOL_PARSERS
+from tgi_core.sampling.defaults import SamplingDefaults
 from tgi_core.sampling.grammar import Grammar, GrammarError
 from tgi_core.sampling.params import SamplingParams
 
@@ -249,6 +250,7 @@ def make_state(
     template: str | None = TEMPLATE,
     templates: Mapping[str, str] | None = None,
     grammars: bool = True,
+    defaults: SamplingDefaults | None = None,
     **api: Any,
 ) -> AppState:
     """A server's state over a FakeEngine and, with ``grammars``, FakeGrammars; ``api`` are settings of ApiConfig."""
@@ -267,7 +269,7 @@ def make_state(
             reasoning_parsers=REASONING_PARSERS,
         )
     checker = cast("GrammarChecker", FakeGrammars()) if grammars else None
-    return AppState(config, FakeEngine(tokenizer, info), tokenizer, chat, checker)
+    return AppState(config, FakeEngine(tokenizer, info), tokenizer, chat, checker, defaults=defaults)
 
 
 class Api:

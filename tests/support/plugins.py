@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -9,6 +10,8 @@ from textwrap import dedent
 def write_distribution(folder: Path, name: str, module: str, source: str) -> Path:
     """Lay out what ``pip install`` would leave: one module and a dist-info with an entry point of our group."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Another test may have imported one of this name.
+    sys.modules.pop(module, None)
     (folder / f"{module}.py").write_text(dedent(source))
     info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir()

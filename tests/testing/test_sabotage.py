@@ -18,6 +18,18 @@ FAULTS = {
     "ignored-window": ("kernels", "test_operation and attention", "the window is ignored"),
     "leaking-block": ("engine", "thousands", "Device memory leaks"),
     "lying": ("shard", "batch_invariant", "float32 is declared batch-invariant"),
+    "ignored-offset": ("kernels", "test_operation and add_rms_norm", "the offset is left out"),
+    "unseeded": ("kernels", "test_operation and sample", "give something else when it is run again"),
+    "half-a-seed": ("kernels", "test_operation and sample", "only the lower half of the seed counts"),
+    "copied-keys": ("kernels", "copy_blocks", "only keys are copied"),
+    "reads-past-rows": ("kernels", "test_operation and attention", "lies past its row's end"),
+    "small-peak": ("shard", "memory_of_the_device", "the peak of the device is 1000"),
+    "samples-late": ("shard", "running_ahead", "with 1 steps launched ahead"),
+    "wrong-alternatives": ("shard", "every_parameter", "Alternatives"),
+    "harmful-idle-time": ("shard", "test_idle_time", "with and without idle time between steps"),
+    "raising-probe": ("kernels", "test_plugin", "probe() raises OSError, which it never may: no driver"),
+    "raising-capabilities": ("kernels", "test_plugin", "capabilities() raises"),
+    "lying-whole-model": ("shard", "neighbours", "mixed_batches, chunked_prefill, prefix_cache, sliding_window"),
     "host-sync": ("kernels", "recorded and (decode_inputs or sample)", "waits for the device inside a step"),
 }
 

@@ -114,8 +114,58 @@ def test_another_contract_version_is_refused(site: Path) -> None:
 def test_two_backends_of_one_name_are_refused(site: Path) -> None:
     write_distribution(site, "tgi-one", "tgi_one_plugin", backend_source("same"))
     write_distribution(site, "tgi-two", "tgi_two_plugin", backend_source("same"))
-    with pytest.raises(StartupError, match="same"):
+    with pytest.raises(StartupError, match=r"`same`: one of tgi-(one|two) and one of tgi-(one|two)"):
         Plugins.discover().backends()
+
+
+def test_one_plugin_with_two_backends_of_one_name_is_refused(site: Path) -> None:
+    source = backend_source("same").replace("[It()]", "[It(), It()]")
+    write_distribution(site, "tgi-one", "tgi_one_plugin_twice", source)
+    with pytest.raises(StartupError, match="`same`: one of tgi-one and one of tgi-one"):
+        Plugins.discover().backends()
+
+
+def test_entry_points_of_two_distributions_may_have_one_name(site: Path) -> None:
+    """A third party's entry point called `cpu` does not take away what ships."""
+    write_distribution(site, "tgi-other", "tgi_other_cpu_plugin", backend_source("other"))
+    points = site / "tgi_other-1.0.dist-info" / "entry_points.txt"
+    points.write_text("[tgi_serve]\ncpu = tgi_other_cpu_plugin\n")
+    plugins = Plugins.discover()
+    assert {"cpu", "other"} <= plugins.backends().keys()
+    assert plugins.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "reason"),
+    [
+        ("priority=0", "priority=None", "priority"),
+        ("contract_version=0", "contract_version='0'", "contract_version"),
+        ("return [It()]", "raise SystemExit('no SDK')", "SystemExit: no SDK"),
+        ("from tgi_core.contract", "raise SystemExit('no SDK')\nfrom tgi_core.contract", "SystemExit: no SDK"),
+    ],
+)
+def test_what_breaks_a_plugin_is_told_and_harms_no_other(site: Path, right: str, wrong: str, reason: str) -> None:
+    write_distribution(site, "tgi-bad", "tgi_bad_plugin", backend_source("bad").replace(right, wrong, 1))
+    plugins = Plugins.discover()
+    assert plugins.choose_backend("auto").info.name == "cpu"
+    assert [failure.distribution for failure in plugins.failures] == ["tgi-bad"]
+    assert reason in plugins.failures[0].reason
+
+
+@pytest.mark.parametrize("method", ["probe", "capabilities"])
+def test_a_backend_that_raises_harms_no_other(site: Path, method: str) -> None:
+    """Its plugin breaks the contract; the server starts on the next best, and says why."""
+    source = backend_source("bad", priority=999).replace(
+        f"def {method}(self):", f"def {method}(self):\n        raise OSError('the driver exploded')", 1
+    )
+    write_distribution(site, "tgi-bad", f"tgi_bad_{method}_plugin", source)
+    plugins = Plugins.discover()
+    chosen = plugins.choose_backend("auto")
+    assert chosen.info.name == "cpu"
+    assert "not `bad`, because its plugin is broken (OSError: the driver exploded)" in plugins.explain_auto(chosen)
+    with pytest.raises(StartupError, match="Backend `bad` finds no device: its plugin is broken") as refusal:
+        plugins.choose_backend("bad")
+    assert "Uninstall" in refusal.value.fix
 
 
 def test_discovery_imports_neither_torch_nor_a_vendor_sdk() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from tgi_core import __version__
-from tgi_core.plugins import Plugins
+from tgi_core.plugins import Plugins, find_devices
 
 _DISTRIBUTIONS = ("torch", "transformers", "tokenizers", "huggingface_hub", "safetensors", "litestar", "uvicorn")
 
@@ -25,7 +25,7 @@ def environment_lines(plugins: Plugins, shown_arguments: Sequence[str]) -> list[
         ", ".join(f"{name} {_installed(name)}" for name in _DISTRIBUTIONS),
     ]
     for name, backend in sorted(plugins.backends().items()):
-        probe = backend.probe()
+        probe = find_devices(backend)
         found = ", ".join(device.name for device in probe.devices)
         lines.append(f"Backend {name}: {found or f'no device: {probe.reason}'}")
     for failure in plugins.failures:

@@ -13,7 +13,7 @@ from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
 from tgi_api.cli.options import Effect, Option
 from tgi_api.cli.settings import ServeSettings
 from tgi_core.contract import AttentionChoice, AttentionOption, Backend
-from tgi_core.plugins import Plugins
+from tgi_core.plugins import Plugins, find_devices
 
 DEFAULT, FROM_MODEL, FROM_BACKEND, AT_START = "default", "model", "backend", "measured at start"
 
@@ -87,7 +87,7 @@ def explain_backends(plugins: Plugins, chosen: Backend) -> list[BackendFinding]:
     """Probe every backend, in the order in which "auto" tries them, those it never takes last."""
     findings = []
     for backend in sorted(plugins.backends().values(), key=lambda backend: (-backend.info.priority, backend.info.name)):
-        probe = backend.probe()
+        probe = find_devices(backend)
         findings.append(
             BackendFinding(
                 name=backend.info.name,

@@ -16,7 +16,15 @@ from torch import Tensor
 
 from tgi_core.contract import AttentionSpec
 from tgi_triton.device_code import INTERPRETED, gdc_launch_dependents, gdc_wait, launch_options, next_power_of_2
-from tgi_triton.online_softmax import HeadTerms, accumulate, score_factors, sharpness, sink_weights, tile_scores
+from tgi_triton.online_softmax import (
+    HeadTerms,
+    accumulate,
+    combine_shares,
+    score_factors,
+    sharpness,
+    sink_weights,
+    tile_scores,
+)
 from tgi_triton.paged import cache_descriptor, load_tile
 from tgi_triton.tuning import Tuning
 
@@ -159,20 +167,9 @@ def _decode_kernel(
             return
         tl.store(arrivals_ptr + place, 0)
         # Under names of their own: some compilers cannot join tensors where a path has returned.
-        all_highest = tl.full([HEADS], float("-inf"), tl.float32)
-        all_total = tl.zeros([HEADS], tl.float32)
-        all_sums = tl.zeros([HEADS, BLOCK_D], tl.float32)
-        for other in range(used):
-            share = place * splits + other
-            part_highest = tl.load(statistics_ptr + share * 2 * HEADS + heads, cache_modifier=".cg")
-            part_total = tl.load(statistics_ptr + share * 2 * HEADS + HEADS + heads, cache_modifier=".cg")
-            part = tl.load(sums_ptr + share * HEADS * BLOCK_D + share_offsets, cache_modifier=".cg")
-            new_highest = tl.maximum(all_highest, part_highest)
-            shrink = tl.exp2((all_highest - new_highest) * factor)
-            part_shrink = tl.exp2((part_highest - new_highest) * factor)
-            all_total = all_total * shrink + part_total * part_shrink
-            all_sums = all_sums * shrink[:, None] + part * part_shrink[:, None]
-            all_highest = new_highest
+        all_sums, all_highest, all_total = combine_shares(
+            sums_ptr, statistics_ptr, place * splits, used, factor, HEADS, BLOCK_D
+        )
         if SINKS:
             all_total += sink_weights(sinks_ptr, kv_head * GROUP + heads, heads < GROUP, all_highest, factor)
         tl.store(output_ptr + q_offsets, (all_sums / all_total[:, None]).to(q.dtype), mask=inside_q)

@@ -140,7 +140,7 @@ def sort_pairs(experts_TR: Tensor, num_experts: int, rows: int, *, dependent: bo
         "BLOCK_EXPERTS": block,
         "SLICE": _SLICE,
         "DEPENDENT": dependent,
-        "num_warps": 4 if chunk == few else 8,
+        "num_warps": 4 if chunk == few else 16,
         **launch_options(dependent),
     }
     if chunks > 1:

@@ -26,7 +26,7 @@ from tgi_triton.device_code import (
     next_power_of_2,
 )
 from tgi_triton.expert_order import SortedPairs, sort_pairs
-from tgi_triton.expert_tiles import PORTABLE_TILES, ExpertTiles, ProductTile, choose_tiles
+from tgi_triton.expert_tiles import FLOAT32_TILES, ExpertTiles, ProductTile, choose_tiles
 from tgi_triton.tuning import Tuning
 
 _COMBINE_BLOCK = 1024
@@ -169,9 +169,9 @@ def experts(x_TE: Tensor, weights: ExpertWeights, routed: Routed, activation: st
         return torch.empty_like(x_TE)
     x_TE = x_TE.contiguous()
     routed = Routed(routed.weights_TR.contiguous(), routed.experts_TR.contiguous())
-    # float32 takes twice the registers and has no matrix unit.
-    table = tuning.expert_tiles if x_TE.element_size() == 2 else PORTABLE_TILES
-    tiles = choose_tiles(table, tokens * chosen, len(weights.gate_up))
+    table = tuning.expert_tiles if x_TE.element_size() == 2 else FLOAT32_TILES
+    # The experts of one token are all different: to sort them would bring no two together.
+    tiles = choose_tiles(table, tokens * chosen if tokens > 1 else 0, len(weights.gate_up))
     dependent = tuning.dependent_launch
     if tiles.rows == 1:
         x_YF = single_experts.up(x_TE, weights, routed, activation, tiles, dependent=dependent)

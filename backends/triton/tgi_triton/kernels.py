@@ -12,7 +12,20 @@ from tgi_core.contract.kernels import HeadNorms, PackedWeight, PreparedAttention
 from tgi_core.reference import ReferenceKernels
 from tgi_core.reference import sampling as reference
 from tgi_core.sampling.params import Tier
-from tgi_triton import activations, attention, bitmask, experts, gemv, norms, rope, routing, sampled, sampling, tables
+from tgi_triton import (
+    activations,
+    attention,
+    bitmask,
+    experts,
+    gemv,
+    latent_attention,
+    norms,
+    rope,
+    routing,
+    sampled,
+    sampling,
+    tables,
+)
 from tgi_triton.online_softmax import HeadTerms, slope_factor
 from tgi_triton.tuning import Tuning
 
@@ -35,8 +48,11 @@ class TritonKernels(ReferenceKernels):
         self._arrivals_X = torch.zeros(_ARRIVALS, dtype=torch.int32, device=device)
 
     def supports(self, operation: str, spec: AttentionSpec) -> bool:
-        known = spec.features <= attention.FEATURES and spec.head_dim <= attention.LARGEST_HEAD_DIM
-        return operation != "attention" or known
+        if operation != "attention":
+            return True
+        if spec.latent_values is not None:
+            return latent_attention.fits(spec, self._tuning)
+        return spec.features <= attention.FEATURES and spec.head_dim <= attention.LARGEST_HEAD_DIM
 
     def captures(self, tier: Tier) -> bool:
         return tier is not Tier.FULL
@@ -105,6 +121,8 @@ class TritonKernels(ReferenceKernels):
             # Once, before any step is recorded: a recorded one copies nothing from the host.
             slopes_H = torch.tensor(spec.alibi_slopes, dtype=torch.float32) * slope_factor(spec)
             self._slopes[spec] = slopes_H.to(batch.kv_lens_B.device)
+        if spec.latent_values is not None:
+            return latent_attention.prepare(batch, spec, self._tuning, self._arrivals_X)
         return attention.prepare(batch, spec, self._tuning, self._arrivals_X)
 
     def attention(
@@ -117,6 +135,8 @@ class TritonKernels(ReferenceKernels):
         *,
         distance_bias_HX: Tensor | None = None,  # noqa: ARG002 - not supported
     ) -> Tensor:
+        if spec.latent_values is not None:
+            return latent_attention.attend(q_THD, cache_NP2KD, prepared, spec, self._tuning)
         terms = HeadTerms(self._slopes.get(spec), sinks_H)
         return attention.attend(q_THD, cache_NP2KD, prepared, spec, self._tuning, terms=terms)
 

@@ -69,6 +69,28 @@ def accumulate(sums, highest, total, scores, values, factor, MAY_SEE_NOTHING: tl
     return sums, new_highest, total
 
 
+@triton.jit
+def combine_shares(sums_ptr, statistics_ptr, first_share, used, factor, HEADS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Put shares together that programs have left in memory: (sums [HEADS, BLOCK_D], highest, total)."""
+    heads = tl.arange(0, HEADS)
+    offsets = heads[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+    highest = tl.full([HEADS], float("-inf"), tl.float32)
+    total = tl.zeros([HEADS], tl.float32)
+    sums = tl.zeros([HEADS, BLOCK_D], tl.float32)
+    for other in range(used):
+        share = first_share + other
+        part_highest = tl.load(statistics_ptr + share * 2 * HEADS + heads, cache_modifier=".cg")
+        part_total = tl.load(statistics_ptr + share * 2 * HEADS + HEADS + heads, cache_modifier=".cg")
+        part = tl.load(sums_ptr + share * HEADS * BLOCK_D + offsets, cache_modifier=".cg")
+        new_highest = tl.maximum(highest, part_highest)
+        shrink = tl.exp2((highest - new_highest) * factor)
+        part_shrink = tl.exp2((part_highest - new_highest) * factor)
+        total = total * shrink + part_total * part_shrink
+        sums = sums * shrink[:, None] + part * part_shrink[:, None]
+        highest = new_highest
+    return sums, highest, total
+
+
 def score_factors(spec: AttentionSpec) -> tuple[float, float]:
     """(scale, soft cap) as the kernels take them: what follows the scores is exp2."""
     if spec.soft_cap is None:

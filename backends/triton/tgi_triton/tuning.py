@@ -19,6 +19,9 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         prefill_tile_bytes: bytes of keys that a prefill program loads at a time.
         prefill_warps, prefill_stages: of the prefill attention.
         prefill_light_stages: the same where a program has many queries of few heads, or small heads.
+        latent_heads, latent_tile_bytes, latent_warps, latent_stages: of attention over a latent cache: heads of a
+            program, 0 where its sums do not fit into registers, and bytes of keys that it loads at a time.
+            Programs of 16 heads have 4 warps.
         gemv: a linear of one row runs as a matrix-vector product of our own; otherwise the vendor's library has it.
         gemv_tile, gemv_warps: weights of a program's tile, along the inputs first, and its warps.
         sampled_warps: of the choice of a token with temperature, top-k and top-p, a row a program.
@@ -37,6 +40,10 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     prefill_stages: int = 2
     prefill_light_stages: int = 2
     prefill_descriptors: bool = False
+    latent_heads: int = 0
+    latent_tile_bytes: int = 16384
+    latent_warps: int = 4
+    latent_stages: int = 1
     gemv: bool = False
     gemv_tile: int = 2048
     gemv_warps: int = 4
@@ -57,6 +64,10 @@ def cuda_tuning(major: int, minor: int, multiprocessors: int) -> Tuning:
             prefill_tile_bytes=16384,
             prefill_stages=3,
             prefill_descriptors=True,
+            latent_heads=64,
+            latent_tile_bytes=32768,
+            latent_warps=8,
+            latent_stages=2,
             gemv=True,
             expert_tiles=HOPPER_TILES,
             dependent_launch=True,
@@ -68,6 +79,7 @@ def cuda_tuning(major: int, minor: int, multiprocessors: int) -> Tuning:
         decode_stages=3 if large_shared_memory else 2,
         prefill_rows=128 if large_shared_memory else 64,
         prefill_tile_bytes=16384 if large_shared_memory else 8192,
+        latent_heads=16,
         gemv=True,
     )
 
@@ -79,7 +91,7 @@ def rocm_tuning(architecture: str, compute_units: int) -> Tuning:
     """
     if architecture.startswith("gfx9"):
         # A wave has 64 lanes and a program at most 1,024.
-        cdna = Tuning(programs=compute_units, gemv=True, sampled_warps=16)
+        cdna = Tuning(programs=compute_units, latent_heads=16, gemv=True, sampled_warps=16)
         if architecture != "gfx950":
             return cdna
         # 160 KiB of local memory, others have 64.

@@ -81,6 +81,10 @@ class HFConfig:
         """Whether ``key`` is there and not null."""
         return self._values.get(self._name(key)) is not None
 
+    def names(self, key: str) -> bool:
+        """Whether ``key`` is there, were it as null."""
+        return self._name(key) in self._values
+
     def get(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of ``key`` as ``kind``; null counts as absent.
 
@@ -192,19 +196,27 @@ class HFConfig:
             default_partial: share of the features that is rotated when none is named.
         """
         key = "rope_parameters" if self.has("rope_parameters") else "rope_scaling"
+        theta = self.positive(theta_key or "rope_theta", default_theta, above=1.0)
         if self.has("rope_parameters"):
+            self._refuse_two_scalings()
             values = self.section(key)
             if layer_type is not None and values.has(layer_type):
                 values = values.section(layer_type)
-            theta = values.positive("rope_theta", default_theta, above=1.0)
+            theta = values.positive("rope_theta", theta, above=1.0)
         else:
             values = HFConfig({}, self._where) if theta_key else self.section(key, {})
-            theta = self.positive(theta_key or "rope_theta", default_theta, above=1.0)
         partial = values.positive("partial_rotary_factor", self.positive("partial_rotary_factor", default_partial))
         rotary_dim = int(head_dim * partial)
         if rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
             raise self.refuse("head_dim", f"{rotary_dim} of {head_dim} features cannot be rotated in pairs")
         return RopeSpec(theta=theta, rotary_dim=rotary_dim, scaling=self._scaling(key, values, rotary_dim))
+
+    def _refuse_two_scalings(self) -> None:
+        """A scaling added in the old spelling to a configuration in the new one would be lost."""
+        old, new = self.get("rope_scaling", dict[str, Any], {}), self.get("rope_parameters", dict[str, Any])
+        new = {"type": new.get("rope_type"), **new}
+        if any(new.get(name) != value for name, value in old.items()):
+            raise self.refuse("rope_scaling", "`rope_parameters` says something else, keep one of them")
 
     def _scaling(self, key: str, values: HFConfig, rotary_dim: int) -> RopeScaling | None:
         kind = values.get("rope_type", str, values.get("type", str, "default"))
@@ -274,7 +286,7 @@ def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
 
 
 def _yarn_attention_factor(factor: float, values: HFConfig) -> float:
-    if values.has("mscale") and values.has("mscale_all_dim"):
-        whole = yarn_magnitude(factor, values.get("mscale_all_dim", float))
-        return yarn_magnitude(factor, values.get("mscale", float)) / whole
+    part, whole = values.get("mscale", float, 0.0), values.get("mscale_all_dim", float, 0.0)
+    if part and whole:
+        return yarn_magnitude(factor, part) / yarn_magnitude(factor, whole)
     return yarn_magnitude(factor)

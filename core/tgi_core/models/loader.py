@@ -53,15 +53,12 @@ def load_decoder_weights(
 def _load_head(spec: ArchitectureSpec, names: WeightNames, builder: WeightBuilder, embedding_VE: Tensor) -> Linear:
     """The head, or the embedding table in its place."""
     name = names.head
-    if spec.tied_head:
-        builder.source.drop(f"{name}.weight")
-        weight_VE = embedding_VE
-    else:
-        weight_VE = builder.take(f"{name}.weight", (spec.vocab_size, embedding_VE.shape[1]))
+    weight_VE = builder.head(f"{name}.weight", embedding_VE, tied=spec.tied_head)
+    tied = weight_VE is embedding_VE
     if spec.unit_head_rows:
         weight_VE = unit_rows(weight_VE)
     weight = builder.kernels.pack_linear(weight_VE)
-    if spec.tied_head and weight is not embedding_VE:
+    if tied and weight is not embedding_VE:
         # A device that packs has the table a second time, in the form its linears want.
         builder.size_bytes += embedding_VE.nbytes
     return Linear(weight, builder.take(f"{name}.bias", (spec.vocab_size,)) if spec.head_bias else None)

@@ -99,10 +99,10 @@ class CheckpointSource:
         """Read one tensor.
 
         Raises:
-            StartupError: it is missing or has another shape.
+            StartupError: it is missing, has another shape or is quantized in a way that is not known.
         """
         stored_name = self._find(name, shape)
-        return self._placed(self._checkpoint.tensor(stored_name), dtype)
+        return self._placed(stored_name, self._checkpoint.tensor(stored_name), dtype)
 
     def slices(self, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
         """Read one tensor, one part after the other.
@@ -112,7 +112,7 @@ class CheckpointSource:
         """
         stored_name = self._find(name, shape)
         for part in self._checkpoint.slices(stored_name):
-            yield self._placed(part, None)
+            yield self._placed(stored_name, part, None)
 
     def _find(self, name: str, shape: tuple[int, ...]) -> str:
         """The stored name of a tensor, which then counts as taken."""
@@ -133,8 +133,20 @@ class CheckpointSource:
             )
         return stored_name
 
-    def _placed(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """The tensor on the device."""
+    def _placed(self, stored_name: str, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+        """The tensor on the device.
+
+        Raises:
+            StartupError: it holds whole numbers, which stand for weights in a way that nothing here tells.
+        """
+        if not tensor.is_floating_point():
+            raise StartupError(
+                f"Tensor `{stored_name}` in {self._checkpoint.file_name(stored_name)} has type "
+                f"{str(tensor.dtype).removeprefix('torch.')}, config.json says of no quantization that makes weights "
+                "of it.",
+                _MISMATCH,
+                ExitCode.MODEL,
+            )
         placed = tensor.to(self._device, dtype or self._dtype)
         self._loaded_bytes += tensor.nbytes
         self._progress(self._loaded_bytes, self._checkpoint.total_bytes)

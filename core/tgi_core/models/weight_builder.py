@@ -58,6 +58,22 @@ class WeightBuilder:
         weight = self.kernels.pack_linear(self.weight(names, rows, inputs, transposed=transposed))
         return Linear(weight, self.joined(names, ".bias", rows) if bias else None)
 
+    def head(self, name: str, embedding_VE: Tensor, *, tied: bool) -> Tensor:
+        """The head's weight [V, E]: the embedding table itself if the two are ``tied`` and no other is stored.
+
+        A checkpoint with another head was trained with it, whatever its configuration kept of a tied base model.
+
+        Raises:
+            StartupError: it is missing or of another shape.
+        """
+        if tied and not self.source.has(name):
+            return embedding_VE
+        weight_VE = self.source.take(name, tuple(embedding_VE.shape))
+        if tied and torch.equal(weight_VE, embedding_VE):
+            return embedding_VE
+        self.size_bytes += weight_VE.nbytes
+        return weight_VE
+
     def norm(self, name: str, size: int, kind: Norm) -> NormWeights:
         """A norm over ``size`` features."""
         if kind is Norm.LAYER_PLAIN:

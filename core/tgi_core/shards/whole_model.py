@@ -27,6 +27,7 @@ from tgi_core.contract import (
     StepResult,
     Ticket,
 )
+from tgi_core.errors import ExitCode, StartupError
 from tgi_core.plugins import Plugins
 from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling.rules import RuleSet
@@ -37,6 +38,8 @@ from tgi_core.shards.sampling import Sampler, StepTokens
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.tables import apply_plan, make_state
 from tgi_core.shards.worker import ThreadWorker
+
+_CANNOT = ("mixed_batches", "chunked_prefill", "prefix_cache", "sliding_window")
 
 
 class _Forward(NamedTuple):
@@ -73,11 +76,19 @@ class WholeModelShard(ModelShard):
         device: where the library runs; only its events are asked for.
 
     Raises:
-        StartupError: the device does not compute in the type asked for.
+        StartupError: the device does not compute in the type asked for, or its backend declares what a library that
+            owns the cache cannot do.
     """
 
     def __init__(self, spec: ShardSpec, capabilities: Capabilities, device: Device) -> None:
         check_dtype(spec, capabilities)
+        declared = [name for name in _CANNOT if getattr(capabilities, name)]
+        if declared:
+            raise StartupError(
+                f"The backend declares {', '.join(declared)}, which a shard of whole models cannot do.",
+                "Set these to False in what its capabilities() returns.",
+                ExitCode.BACKEND,
+            )
         self._capabilities = capabilities
         self._device = device
         self._kernels: Kernels = ReferenceKernels()

@@ -105,6 +105,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             backend,
             levels=sorted(chosen_levels(config)),
             quick=config.getoption("--tgi-quick"),
+            selected=any(config.getoption(option) for option in ("keyword", "markexpr", "deselect")),
             counts=outcome.counts,
             failures=outcome.failures,
             performance=outcome.performance,

@@ -18,7 +18,11 @@ import msgspec
 
 from tgi_core.benchmark.figures import Ceilings, StepFigure
 from tgi_core.contract import CONTRACT_VERSION, Backend, Capabilities
+from tgi_core.plugins import find_devices
 from tgi_core.testing.levels import Level
+
+_WHOLE = frozenset({Level.KERNELS, Level.SHARD, Level.ENGINE})
+"""Levels that together are the kit: perf judges nothing."""
 
 _MOST_FAILURES = 20
 _DISTRIBUTIONS = ("tgi-serve", "torch", "triton", "pytest")
@@ -120,12 +124,23 @@ def describe_run(
     *,
     levels: Sequence[Level],
     quick: bool,
+    selected: bool,
     counts: Mapping[str, int],
     failures: Sequence[str],
     performance: PerformanceReport | None,
 ) -> BackendResults:
-    """The results of a run of the kit that has just ended."""
-    devices = backend.probe().devices
+    """The results of a run of the kit that has just ended.
+
+    Args:
+        backend: which has a device, or nothing is verified.
+        levels: that were asked for.
+        quick: fewer shapes, models and requests.
+        selected: single tests were asked for.
+        counts: tests by outcome.
+        failures: ids of the tests that failed.
+        performance: figures of level perf.
+    """
+    devices = find_devices(backend).devices
     run = KitRun(
         date=time.strftime("%Y-%m-%d"),
         device=devices[0].name if devices else "",
@@ -136,14 +151,19 @@ def describe_run(
         skipped=counts.get("skipped", 0),
         failures=list(failures[:_MOST_FAILURES]),
         versions=_versions(),
-        capabilities=backend.capabilities(),
+        capabilities=backend.capabilities() if devices else Capabilities(),
         performance=performance,
     )
-    verification = Verification.SIMULATED if backend.info.simulated else Verification.HARDWARE
+    verification, evidence = Verification.HARDWARE, ""
+    if backend.info.simulated:
+        verification = Verification.SIMULATED
+    elif quick or selected or not _WHOLE.issubset(levels):
+        verification, evidence = Verification.NONE, "only a part of the conformance kit was run"
     return BackendResults(
         backend=backend.info.name,
         contract_version=CONTRACT_VERSION,
-        verification=verification if devices and not run.failed else Verification.NONE,
+        verification=verification if devices and run.passed and not run.failed else Verification.NONE,
+        evidence=evidence,
         run=run,
     )
 

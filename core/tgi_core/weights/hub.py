@@ -10,7 +10,7 @@ from tgi_core.errors import ExitCode, StartupError
 from tgi_core.weights.consolidated import CONSOLIDATED
 
 # Code is fetched like the rest, so that an offline server may be told to trust it; fetching runs none of it.
-_DESCRIPTION = ["*.json", "*.jinja", "tokenizer*", "*.model", "*.py"]
+_DESCRIPTION = ["*.json", "*.jinja", "tokenizer*", "*.model", "*.tiktoken", "merges.txt", "vocab.txt", "*.py"]
 _PICKLED = ["*.bin", "*.bin.index.json", "*.pt"]
 # Exports for other runtimes, the state of a training, and the vendor's weights in a layout that is not read.
 _UNWANTED = ["onnx/*", "openvino/*", "original/*", "*.pth", "training_args*", "optimizer*", "scheduler*", "rng_state*"]

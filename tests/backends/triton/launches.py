@@ -44,6 +44,12 @@ def launches(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[str, 
     spec = SPECS["128, four a key head"]
     yield "decode, blocks of 16", lambda: attend(kernels, spec, dtype, [1] * 4, block_size=16)
     yield "prefill, blocks of 16", lambda: attend(kernels, spec, dtype, [100, 7], block_size=16)
+    for heads in (16, 128):
+        spec = latent_spec(heads)
+        if not kernels.supports("attention", spec):
+            continue
+        yield f"latent decode, {heads} heads", lambda spec=spec: attend(kernels, spec, dtype, [1] * 4)
+        yield f"latent prefill, {heads} heads", lambda spec=spec: attend(kernels, spec, dtype, [100, 7])
     yield from _linears(kernels, dtype)
     yield from _experts(kernels, dtype)
     yield from _elementwise(kernels, dtype)
@@ -133,6 +139,11 @@ def _elementwise(kernels: TritonKernels, dtype: torch.dtype) -> Iterator[tuple[s
         yield f"norm and rope, {head_dim}", lambda spec=spec, half=half: rope(kernels, spec, half, dtype, norms=True)
 
 
+def latent_spec(heads: int) -> AttentionSpec:
+    """DeepSeek's attention."""
+    return AttentionSpec(num_heads=heads, num_kv_heads=1, head_dim=576, scale=0.07, latent_values=512)
+
+
 def attend(
     kernels: TritonKernels, spec: AttentionSpec, dtype: torch.dtype, q_lens: list[int], *, block_size: int = 64
 ) -> None:
@@ -150,7 +161,7 @@ def attend(
         block_size=block_size,
         window=spec.window,
     )
-    cache_NP2KD = make(rows * columns, block_size, 2, spec.num_kv_heads, spec.head_dim, dtype=dtype)
+    cache_NP2KD = make(*spec.cache_shape(rows * columns, block_size), dtype=dtype)
     q_THD = make(tokens, spec.num_heads, spec.head_dim, dtype=dtype)
     sinks_H = make(spec.num_heads, dtype=dtype) if spec.sinks else None
     kernels.attention(q_THD, cache_NP2KD, kernels.prepare_attention(batch, spec), spec, sinks_H)

@@ -26,6 +26,7 @@ def _expert_tiles(*, descriptors: bool) -> tuple[ExpertTiles, ...]:
 
 
 SMALL = Tuning(
+    latent_heads=16,
     programs=8,
     decode_tile_bytes=1024,
     prefill_rows=16,

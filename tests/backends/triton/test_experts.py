@@ -10,7 +10,7 @@ from tgi_core.contract.experts import ExpertWeights, Routed
 from tgi_core.reference import ReferenceKernels
 from tgi_triton import TritonKernels
 from tgi_triton.expert_order import sort_pairs
-from tgi_triton.expert_tiles import HOPPER_TILES, PORTABLE_TILES, ExpertTiles, choose_tiles
+from tgi_triton.expert_tiles import FLOAT32_TILES, HOPPER_TILES, PORTABLE_TILES, ExpertTiles, choose_tiles
 
 REFERENCE = ReferenceKernels()
 
@@ -31,8 +31,8 @@ def pack(kernels: ReferenceKernels, parts: tuple[torch.Tensor | None, ...]) -> E
     return ExpertWeights(kernels.pack_experts(gate_up), up_bias, kernels.pack_experts(down), down_bias)
 
 
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "swiglu_clamped"])
-@pytest.mark.parametrize("sizes", [(1, 8, 2), (7, 5, 3), (90, 3, 2)])
+@pytest.mark.parametrize("activation", ["silu", "swiglu_clamped"])
+@pytest.mark.parametrize("sizes", [(1, 8, 2), (7, 5, 3), (70, 3, 2)])
 def test_experts(kernels: TritonKernels, dtype: torch.dtype, sizes: tuple[int, int, int], activation: str) -> None:
     tokens, count, chosen = sizes
     generator = torch.Generator().manual_seed(0)
@@ -61,7 +61,7 @@ def test_no_tokens(kernels: TritonKernels) -> None:
     assert kernels.experts(torch.zeros(0, 16), pack(kernels, parts), routed, "silu").shape == (0, 16)
 
 
-@pytest.mark.parametrize("tokens", [7, 90])
+@pytest.mark.parametrize("tokens", [7, 40])
 def test_experts_whose_weights_come_by_descriptors(tokens: int) -> None:
     kernels = TritonKernels(torch.device("cpu"), DESCRIPTORS)
     generator = torch.Generator().manual_seed(0)
@@ -90,9 +90,9 @@ def test_pairs_are_sorted(tokens: int, count: int, chosen: int, rows: int) -> No
         assert int(tile_ends_X[-1]) <= found.tiles
 
 
-@pytest.mark.parametrize("table", [PORTABLE_TILES, HOPPER_TILES])
+@pytest.mark.parametrize("table", [PORTABLE_TILES, FLOAT32_TILES, HOPPER_TILES])
 def test_a_table_has_tiles_for_any_number_of_pairs(table: tuple[ExpertTiles, ...]) -> None:
-    rows = [choose_tiles(table, pairs, 128).rows for pairs in (1, 32, 33, 1 << 11, 1 << 24)]
+    rows = [choose_tiles(table, pairs, 128).rows for pairs in (0, 32, 33, 1 << 11, 1 << 24)]
     assert rows == sorted(rows)
     assert rows[:2] == [1, 1]
     assert rows[2] > 1

@@ -134,6 +134,56 @@ def test_a_model_without_an_architecture_of_ours_says_how_it_runs(
     assert facts["runs as"].startswith("transformers' `ArceeForCausalLM` over paged attention. `model_type` = 'arcee'")
 
 
+MAMBA = {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 500}
+BART_SIDES = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in {"layers": 2, "ffn_dim": 48, "attention_heads": 4}.items()
+}
+BART = {"model_type": "bart", "is_encoder_decoder": True, "d_model": 32, "vocab_size": 500, **BART_SIDES}
+OWN_CACHE = {"model_type": "xglm", "d_model": 32, "ffn_dim": 48, "num_layers": 2, "attention_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "prefix", "chunks"),
+    [
+        (CONFIG, (True, "default", ""), (True, "default", "")),
+        (MAMBA, (False, "model", "keep a state"), (True, "default", "")),
+        (BART | {"decoder_start_token_id": 2}, (False, "model", "encoder"), (False, "model", "in one step")),
+        (OWN_CACHE | {"vocab_size": 500}, (False, "model", "of its own"), (None, "measured at start", "a trial")),
+    ],
+    ids=["llama", "mamba", "bart", "own-cache"],
+)
+def test_what_the_model_does_not_allow_is_told_as_off(
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    config: dict[str, Any],
+    prefix: tuple[object, str, str],
+    chunks: tuple[object, str, str],
+) -> None:
+    (model / "config.json").write_text(json.dumps(config))
+    explained = Explained(capsys, "--model-id", str(model), "--backend", "cpu")
+    for name, (value, source, why) in (("--prefix-caching", prefix), ("--prefill-chunking", chunks)):
+        assert explained.told(name) == (value, source)
+        assert why in explained.values[name]["why"]
+    off = Explained(capsys, "--model-id", str(model), "--backend", "cpu", "--no-prefix-caching")
+    assert off.told("--prefix-caching") == (False, "command line")
+
+
+def test_sampling_defaults_that_are_asked_for_are_checked(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model / "generation_config.json").write_text('{"top_p": 2}')
+    arguments = ["--model-id", str(model), "--backend", "cpu"]
+    assert Explained(capsys, *arguments).told("--generation-config") == ("none", "default")
+    assert "`top_p` 2" in refused(capsys, ExitCode.MODEL, *arguments, "--generation-config", "auto")
+
+
+def test_a_tokenizer_that_is_python_code_is_told(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (model / "tokenizer.json").unlink()
+    (model / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    notes = Explained(capsys, "--model-id", str(model), "--backend", "cpu").everything["notes"]
+    assert any("`ByT5Tokenizer` is Python code: one thread" in note for note in notes)
+
+
 def test_pickled_weights_are_explained_without_converting_them(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     facts = Explained(capsys, "--model-id", str(model), "--backend", "cpu").everything["model"]
@@ -232,10 +282,7 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_model_with_an_encoder_tells_what_its_decoder_starts_with(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stack = {"layers": 2, "ffn_dim": 48, "attention_heads": 4}
-    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in stack.items()}
-    bart = {"model_type": "bart", "is_encoder_decoder": True, "d_model": 32, "vocab_size": 500, **sides}
-    (model / "config.json").write_text(json.dumps(bart | {"decoder_start_token_id": 2, "forced_bos_token_id": 0}))
+    (model / "config.json").write_text(json.dumps(BART | {"decoder_start_token_id": 2, "forced_bos_token_id": 0}))
     facts = Explained(capsys, "--model-id", str(model), "--max-total-tokens", "2048").everything["model"]
     assert facts["decoder starts with tokens"] == "2, 0"
     assert facts["context"].startswith("1024 tokens")

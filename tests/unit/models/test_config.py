@@ -157,6 +157,32 @@ def test_old_and_new_spelling_of_rope(old: dict[str, Any], new: dict[str, Any], 
     assert build("llama", **new).ropes[0] == RopeSpec(theta=5e5, rotary_dim=16, scaling=scaling)  # type: ignore[arg-type]
 
 
+def test_a_base_beside_the_new_spelling_counts() -> None:
+    spec = build("llama", rope_theta=5e5, rope_parameters={"rope_type": "default"})
+    assert spec.ropes[0].theta == 5e5
+
+
+def test_a_scaling_in_the_old_spelling_beside_the_new_one() -> None:
+    new = {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}
+    same = {"type": "linear", "factor": 4.0}
+    assert build("llama", rope_parameters=new, rope_scaling=same) == build("llama", rope_parameters=new)
+    cause = refusal("llama", rope_parameters=new, rope_scaling=same | {"factor": 8.0}).cause
+    assert "`rope_scaling` = {'type': 'linear', 'factor': 8.0}" in cause
+    assert "`rope_parameters` says something else" in cause
+
+
+def test_yarn_takes_a_weight_of_0_for_none() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    assert build("llama", rope_scaling=yarn | {"mscale": 0, "mscale_all_dim": 0}) == build("llama", rope_scaling=yarn)
+
+
+def test_gpt_neo_may_name_its_layers_as_a_repeated_pattern() -> None:
+    layers = ["global", "local", "local"] * 2
+    expected = build("gpt_neo", num_layers=6, attention_layers=layers)
+    types = [[["global", "local", "local"], 2]]
+    assert build("gpt_neo", num_layers=6, attention_layers="absent", attention_types=types) == expected
+
+
 @pytest.mark.parametrize("where", ["top", "rope_parameters"])
 def test_partial_rotary(where: str) -> None:
     changes: dict[str, Any] = {"partial_rotary_factor": 0.5}
@@ -191,12 +217,68 @@ def test_gemma() -> None:
     spec = build("gemma", hidden_act="gelu", tie_word_embeddings="absent")
     assert (spec.activation, spec.norm_offset, spec.embedding_scale, spec.tied_head) == ("gelu_tanh", 1.0, 8.0, True)
     assert not build("gemma", tie_word_embeddings=False).tied_head
+    assert build("gemma", hidden_activation="gelu").activation == "gelu"
+
+
+def test_silence_about_gemma2s_caps_is_their_usual_height() -> None:
+    spec = build("gemma2", sliding_window=32)
+    assert (spec.attention_soft_cap, spec.final_soft_cap) == (50.0, 30.0)
+    spec = build("gemma2", sliding_window=32, attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (spec.attention_soft_cap, spec.final_soft_cap) == (None, None)
+    spec = build("gemma3_text", sliding_window=32)
+    assert (spec.attention_soft_cap, spec.final_soft_cap) == (None, None)
+
+
+def test_gpt_oss_is_stretched_by_32_unless_it_says_otherwise() -> None:
+    sizes = {"sliding_window": 32, "num_local_experts": 8}
+    assert build("gpt_oss", **sizes).ropes[0].scaling == YarnScaling(
+        32.0, 0.1 * math.log(32) + 1, 32.0, 1.0, 4096, False
+    )
+    assert build("gpt_oss", **sizes, rope_scaling={"rope_type": "default"}).ropes[0].scaling is None
+
+
+def test_silence_about_exaone4s_window_is_the_usual_one() -> None:
+    spec = build("exaone4")
+    assert spec.windows == (4096, None)
+    assert [layer.rope for layer in spec.layers] == [0, 0, 0, None, 0, 0]
+    assert {layer.rope for layer in build("exaone4", sliding_window=None).layers} == {0}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "more", "theta", "eps"),
+    [
+        ("llama", {}, 1e4, 1e-6),
+        ("mistral", {}, 1e4, 1e-6),
+        ("mixtral", {"num_local_experts": 4}, 1e6, 1e-5),
+        ("phimoe", {"num_local_experts": 4}, 1e6, 1e-5),
+        ("cohere", {}, 5e5, 1e-5),
+        ("cohere2", {"sliding_window": 32}, 1e4, 1e-5),
+    ],
+)
+def test_what_silence_about_base_and_epsilon_means(
+    model_type: str, more: dict[str, Any], theta: float, eps: float
+) -> None:
+    spec = build(model_type, rms_norm_eps="absent", **more)
+    assert (spec.ropes[0].theta, spec.norm_eps) == (theta, eps)
+
+
+@pytest.mark.parametrize(("said", "renormalize"), [({}, True), ({"moe_normalize_expert_weights": None}, False)])
+def test_dbrx_divides_weights_by_their_sum_unless_it_says_null(said: dict[str, Any], renormalize: bool) -> None:
+    spec = build("dbrx", d_model=64, n_heads=4, n_layers=2, ffn_config={"moe_num_experts": 4, **said})
+    assert spec.experts is not None
+    assert spec.experts.routing.renormalize is renormalize
+
+
+def test_phi3s_original_context_where_none_is_named() -> None:
+    scaling = build("phi3", rope_scaling=LONG_ROPE).ropes[0].scaling
+    assert isinstance(scaling, LongRopeScaling)
+    assert scaling.original_max_positions == 4096
 
 
 def test_gemma2_alternates_and_caps() -> None:
-    spec = build("gemma2", sliding_window=32, query_pre_attn_scalar=64, attn_logit_softcapping=50.0)
+    spec = build("gemma2", sliding_window=32, query_pre_attn_scalar=64, attn_logit_softcapping=20.0)
     assert [layer.window for layer in spec.layers] == [32, None] * 3
-    assert (spec.attention_scale, spec.attention_soft_cap, spec.final_soft_cap) == (0.125, 50.0, None)
+    assert (spec.attention_scale, spec.attention_soft_cap, spec.final_soft_cap) == (0.125, 20.0, 30.0)
     assert spec.block is Block.SANDWICH
 
 

@@ -98,11 +98,33 @@ def test_rotary_buffers_of_old_checkpoints_are_ignored(folder: Path) -> None:
     load(folder)
 
 
-def test_a_tied_head_may_be_stored(folder: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool])
+def test_whole_numbers_are_no_weights(folder: Path, dtype: torch.dtype) -> None:
+    name = "model.layers.1.mlp.down_proj.weight"
+    change(folder, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    with pytest.raises(StartupError, match=rf"`{name}` in model\.safetensors has type {str(dtype)[6:]}"):
+        load(folder)
+
+
+def tie(folder: Path) -> None:
     config = (folder / "config.json").read_text()
     (folder / "config.json").write_text(config.replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+
+
+def test_a_tied_head_may_be_stored(folder: Path) -> None:
+    tie(folder)
+    change(folder, lambda tensors: tensors.update({"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}))
     weights = load(folder)
     assert weights.head.weight is weights.embedding_VE
+
+
+def test_a_stored_head_that_is_not_the_table_is_used_whatever_the_configuration_says(folder: Path) -> None:
+    untied = load(folder)
+    tie(folder)
+    weights = load(folder)
+    assert torch.equal(weights.head.weight, untied.head.weight)
+    assert not torch.equal(weights.head.weight, weights.embedding_VE)
+    assert weights.size_bytes == untied.size_bytes
 
 
 def test_merging(folder: Path) -> None:
@@ -154,8 +176,8 @@ def test_size_counts_a_packed_copy_of_a_tied_table(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     stored_bytes = sum(tensor.nbytes for tensor in tensors.values())
     assert load(folder).size_bytes == stored_bytes
-    config = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(config.replace('"tie_word_embeddings": false', '"tie_word_embeddings": true'))
+    tie(folder)
+    change(folder, lambda tensors: tensors.pop("lm_head.weight"))
     assert load(folder, kernels=Packs()).size_bytes == stored_bytes
     assert load(folder).size_bytes == stored_bytes - tensors["lm_head.weight"].nbytes
 

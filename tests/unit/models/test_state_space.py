@@ -210,6 +210,14 @@ def test_a_tied_head_may_be_stored(tmp_path: Path) -> None:
     assert load(tmp_path).weights_bytes == stored_bytes
 
 
+def test_a_stored_head_that_is_not_the_table_is_used(tmp_path: Path) -> None:
+    model = make_model("mamba", tmp_path)
+    head_VE = model.get_input_embeddings().weight.flip(0).contiguous()
+    expected_TV = logits(tmp_path).flip(-1)
+    change(tmp_path, lambda tensors: tensors.update({"lm_head.weight": head_VE.detach()}))
+    torch.testing.assert_close(logits(tmp_path), expected_TV)
+
+
 @pytest.mark.parametrize("name", ["mamba", "mamba2"])
 def test_rates_stay_in_float32(name: str, tmp_path: Path) -> None:
     make_model(name, tmp_path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from tests.support.architectures import VOCAB, make_model
 from tests.support.greedy import make_prompts
@@ -14,6 +15,7 @@ from tgi_core.contract import Capabilities, ModelShard, ShardLimits, ShardSpec
 from tgi_core.errors import StartupError
 from tgi_core.scheduler import Request, Scheduler, SchedulerConfig
 from tgi_core.testing.reference_backend import ReferenceBackend
+from tgi_core.testing.stand_ins.slot_shard import SlotShard
 from tgi_core.testing.stand_ins.whole_model import WholeModelCpuBackend
 
 LIMITS = ShardLimits(max_slots=3, max_step_tokens=96, block_size=16, max_total_tokens=96, kv_cache_bytes=64 << 20)
@@ -72,3 +74,13 @@ def test_longer_than_the_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="256 tokens of the model"):
         shard.warm_up(ShardLimits(max_slots=1, max_step_tokens=512, block_size=16, max_total_tokens=512))
     shard.close()
+
+
+def test_what_a_library_of_whole_models_cannot_do_is_refused_when_it_is_declared(tmp_path: Path) -> None:
+    make_model("granite", tmp_path)
+    backend = WholeModelCpuBackend()
+    lying = replace(backend.capabilities(), chunked_prefill=True)
+    spec = ShardSpec(model_dir=tmp_path, dtype="float32", cpu_threads=1)
+    with pytest.raises(StartupError, match="declares chunked_prefill, which") as refusal:
+        SlotShard(spec, lying, backend.open_device(0))
+    assert "False" in refusal.value.fix

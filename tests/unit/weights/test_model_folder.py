@@ -12,6 +12,7 @@ from tokenizers.models import WordLevel
 
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.model_folder import ModelFolder
+from tgi_core.sampling.defaults import SamplingDefaults
 
 LLAMA = {"model_type": "llama", "vocab_size": 100, "max_position_embeddings": 64}
 
@@ -41,10 +42,10 @@ def test_multimodal_model_answers_for_its_text_part(tmp_path: Path) -> None:
         "torch_dtype": "bfloat16",
         "eos_token_id": [1, 106],
         "vision_config": {"hidden_size": 1},
-        "text_config": {"model_type": "gemma3_text", "vocab_size": 7, "eos_token_id": 1},
+        "text_config": {"model_type": "gemma3_text", "vocab_size": 107, "eos_token_id": 1},
     }
     model = ModelFolder(make(tmp_path, config))
-    assert (model.model_type, model.vocab_size, model.dtype_name) == ("gemma3_text", 7, "bfloat16")
+    assert (model.model_type, model.vocab_size, model.dtype_name) == ("gemma3_text", 107, "bfloat16")
     assert model.eos_token_ids == {1, 106}
     assert "vision_config" not in model.text_config
     assert "vision_config" in model.config
@@ -87,20 +88,44 @@ def test_dtype(tmp_path: Path, entries: dict[str, Any], expected: str) -> None:
     assert ModelFolder(make(tmp_path, LLAMA | entries)).dtype_name == expected
 
 
-def test_eos_of_generation_config_wins(tmp_path: Path) -> None:
+def test_eos_of_generation_config_config_and_tokenizer_are_united(tmp_path: Path) -> None:
     make(tmp_path, {**LLAMA, "eos_token_id": 1}, generation_config={"eos_token_id": [2, 3]})
-    assert ModelFolder(tmp_path).eos_token_ids == {2, 3}
-
-
-def test_eos_of_config_where_generation_config_is_silent(tmp_path: Path) -> None:
-    make(tmp_path, {**LLAMA, "eos_token_id": 1}, generation_config={})
-    assert ModelFolder(tmp_path).eos_token_ids == {1}
-
-
-def test_eos_of_the_tokenizer_as_last_resort(tmp_path: Path) -> None:
-    make(tmp_path, tokenizer_config={"eos_token": "</s>"})
+    assert ModelFolder(tmp_path).eos_token_ids == {1, 2, 3}
+    make(tmp_path, {**LLAMA, "eos_token_id": 1}, generation_config={}, tokenizer_config={"eos_token": "</s>"})
     Tokenizer(WordLevel({"a": 0, "</s>": 9}, unk_token="a")).save(str(tmp_path / "tokenizer.json"))
-    assert ModelFolder(tmp_path).eos_token_ids == {9}
+    assert ModelFolder(tmp_path).eos_token_ids == {1, 9}
+
+
+def test_eos_of_the_tokenizer_is_looked_up_among_added_tokens_first(tmp_path: Path) -> None:
+    make(tmp_path, tokenizer_config={"eos_token": "<end>"})
+    (tmp_path / "tokenizer.json").write_text('{"added_tokens": [{"id": 7, "content": "<end>"}]}')
+    assert ModelFolder(tmp_path).eos_token_ids == {7}
+    make(tmp_path, tokenizer_config={"eos_token": "<end>", "added_tokens_decoder": {"8": {"content": "<end>"}}})
+    assert ModelFolder(tmp_path).eos_token_ids == {8}
+
+
+def test_eos_beyond_the_vocabulary_does_not_count(tmp_path: Path) -> None:
+    make(tmp_path, {**LLAMA, "eos_token_id": 100}, generation_config={"eos_token_id": [2]})
+    assert ModelFolder(tmp_path).eos_token_ids == {2}
+
+
+def test_sampling_defaults(tmp_path: Path) -> None:
+    assert ModelFolder(make(tmp_path)).sampling_defaults == SamplingDefaults()
+    values = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}
+    folder = make(tmp_path, generation_config=values | {"max_new_tokens": 5, "min_p": None})
+    assert ModelFolder(folder).sampling_defaults == SamplingDefaults(**values)
+    greedy = ModelFolder(make(tmp_path, generation_config={"temperature": 0.0})).sampling_defaults
+    assert greedy == SamplingDefaults(do_sample=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", -1), ("temperature", "hot"), ("top_p", 0), ("top_k", 1.5), ("do_sample", 1), ("min_p", 2)],
+)
+def test_malformed_sampling_defaults(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(StartupError, match=rf"generation_config\.json has the `{name}`") as caught:
+        _ = ModelFolder(make(tmp_path, generation_config={name: value})).sampling_defaults
+    assert "--generation-config" in refusal(caught).fix
 
 
 def test_no_eos_at_all(tmp_path: Path) -> None:

@@ -63,11 +63,16 @@ class Pretrained:
         from transformers import AutoConfig
 
         tell_in_our_log()
+        trusts = self.runs_code
         try:
-            return AutoConfig.from_pretrained(self._model_dir, local_files_only=True, trust_remote_code=self.runs_code)
+            config = AutoConfig.from_pretrained(self._model_dir, local_files_only=True, trust_remote_code=trusts)
+            # A folder may name a package that is not here, or code in another repository. What attends is our choice.
+            config._attn_implementation = None
         except Exception as error:  # a configuration's class may raise anything
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise refuse(f"transformers does not know it: {lines[0].rstrip('.')}") from error
+            first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+            told = f"{first} {rest[0].strip()}" if first.endswith(":") and rest else first
+            raise refuse(f"transformers does not know it: {told.rstrip('.')}") from error
+        return config
 
     @property
     def _class(self) -> Any:
@@ -151,7 +156,9 @@ class Pretrained:
 
         if options.load_format == "dummy":
             return self.build(**how).to(options.device)
-        total_bytes = Checkpoint.open(self._model_dir).total_bytes
+        stored = Checkpoint.open(self._model_dir)
+        _refuse_whole_numbers(stored)
+        total_bytes = stored.total_bytes
         options.progress(0, total_bytes)
         logging.disable_progress_bar()
         try:
@@ -163,13 +170,21 @@ class Pretrained:
                 trust_remote_code=self.runs_code,
                 use_safetensors=True,
                 output_loading_info=True,
+                # The report names them, and the error would not.
+                ignore_mismatched_sizes=True,
             )
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # an architecture's code may raise anything
             raise StartupError(
-                f"Transformers cannot load the weights in {self._model_dir}: {error}.",
-                "Check that config.json belongs to these weights.",
+                f"Transformers cannot load the weights in {self._model_dir}: {str(error) or type(error).__name__}.",
+                "Check that config.json belongs to these weights, and that what the model's code imports is installed.",
                 ExitCode.MODEL,
             ) from error
+        for name, found, expected in sorted(report["mismatched_keys"]):
+            raise StartupError(
+                f"Tensor `{name}` in {self._model_dir} has shape {list(found)}, the model asks for {list(expected)}.",
+                "Check that config.json belongs to these weights.",
+                ExitCode.MODEL,
+            )
         for kind, told in (("missing_keys", "lacks"), ("unexpected_keys", "has, beyond what the model uses,")):
             names = sorted(report[kind])
             if names:
@@ -180,6 +195,19 @@ class Pretrained:
                 )
         options.progress(total_bytes, total_bytes)
         return model.eval().to(options.device)
+
+
+def _refuse_whole_numbers(stored: Checkpoint) -> None:
+    """Transformers would take them for weights; masks and indexes are no matrices of that name."""
+    for name in sorted(stored.names):
+        is_float = stored.dtype(name).startswith(("F", "BF"))
+        if name.endswith("weight") and len(stored.shape(name)) > 1 and not is_float:
+            raise StartupError(
+                f"Tensor `{name}` in {stored.file_name(name)} has type {stored.dtype(name)}, config.json says of no "
+                "quantization that makes weights of it.",
+                "Check that config.json belongs to these weights.",
+                ExitCode.MODEL,
+            )
 
 
 def dtype_argument(dtype: torch.dtype) -> dict[str, torch.dtype]:

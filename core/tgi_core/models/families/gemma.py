@@ -15,10 +15,11 @@ from tgi_core.models.spec import ArchitectureSpec, Block, QKNorm
 def gemma(config: HFConfig) -> ArchitectureSpec:
     spec = base(config, tied=True)
     bias = config.get("attention_bias", bool, False)
+    # Gemma's first configurations say "gelu" and mean its tanh approximation; they lack the key that came after.
+    means_tanh = spec.activation == "gelu" and not config.has("hidden_activation")
     return replace(
         spec,
-        # Gemma's first configurations say "gelu" and mean its tanh approximation.
-        activation="gelu_tanh" if spec.activation == "gelu" else spec.activation,
+        activation="gelu_tanh" if means_tanh else spec.activation,
         norm_offset=1.0,
         embedding_scale=spec.hidden_size**0.5,
         qkv_bias=bias,
@@ -27,6 +28,12 @@ def gemma(config: HFConfig) -> ArchitectureSpec:
 
 
 def gemma2(config: HFConfig) -> ArchitectureSpec:
+    # Only null turns a cap off.
+    usual = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    return _sandwiched(config.with_values(**{key: cap for key, cap in usual.items() if not config.names(key)}))
+
+
+def _sandwiched(config: HFConfig) -> ArchitectureSpec:
     spec = gemma(config)
     kinds = [FULL if layer % 2 else SLIDING for layer in range(len(spec.layers))]
     return replace(
@@ -40,7 +47,7 @@ def gemma2(config: HFConfig) -> ArchitectureSpec:
 
 
 def gemma3_text(config: HFConfig) -> ArchitectureSpec:
-    spec = gemma2(config)
+    spec = _sandwiched(config)
     pattern = config.size("sliding_window_pattern", 6)
     kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(len(spec.layers))]
     return replace(

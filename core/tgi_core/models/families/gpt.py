@@ -24,7 +24,9 @@ def gpt_neo(config: HFConfig) -> ArchitectureSpec:
     names = {**GPT_NAMES, "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads"}
     spec = _learned(config.with_names(**names), activation="gelu_new")
     window = config.size("window_size", 256, most=LONGEST_CONTEXT)
-    kinds = config.get("attention_layers", list[str], ["global", "local"] * len(spec.layers))[: len(spec.layers)]
+    patterns = config.get("attention_types", list[tuple[list[str], int]], [(["global", "local"], len(spec.layers))])
+    usual = [kind for pattern, times in patterns for kind in pattern * times]
+    kinds = config.get("attention_layers", list[str], usual)[: len(spec.layers)]
     if len(kinds) != len(spec.layers) or set(kinds) - {"global", "local"}:
         raise config.refuse("attention_layers", f"it must name {len(spec.layers)} layers global or local")
     layers = tuple(LayerSpec(window if kind == "local" else None, None) for kind in kinds)

@@ -18,8 +18,8 @@ def llama(config: HFConfig, *, experts: bool = False) -> ArchitectureSpec:
     )
 
 
-def mistral(config: HFConfig, *, experts: bool = False) -> ArchitectureSpec:
-    spec = base(config, experts=experts)
+def mistral(config: HFConfig, *, experts: bool = False, theta: float = 10_000.0, eps: float = 1e-6) -> ArchitectureSpec:
+    spec = base(config, experts=experts, theta=theta, eps=eps)
     kind = SLIDING if config.has("sliding_window") else FULL
     return replace(spec, layers=config.layers(config.layer_types([kind] * len(spec.layers))))
 
@@ -57,6 +57,8 @@ def granite(config: HFConfig, *, experts: bool = False) -> ArchitectureSpec:
 
 
 def phi3(config: HFConfig) -> ArchitectureSpec:
+    if not config.has("original_max_position_embeddings"):
+        config = config.with_values(original_max_position_embeddings=4096)
     spec = base(config, eps=1e-5)
     kind = SLIDING if config.has("sliding_window") else FULL
     return replace(spec, layers=config.layers([kind] * len(spec.layers)))

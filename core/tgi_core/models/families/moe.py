@@ -17,11 +17,12 @@ from tgi_core.models.spec import ArchitectureSpec, Norm, QKNorm
 
 def mixtral(config: HFConfig) -> ArchitectureSpec:
     routing = read_routing(config, top_k=2, renormalize=True)
-    return with_experts(config, mistral(config, experts=True), routing, "num_local_experts")
+    spec = mistral(config, experts=True, theta=1_000_000.0, eps=1e-5)
+    return with_experts(config, spec, routing, "num_local_experts")
 
 
 def phimoe(config: HFConfig) -> ArchitectureSpec:
-    spec = mistral(config, experts=True)
+    spec = mistral(config, experts=True, theta=1_000_000.0, eps=1e-5)
     bias = config.get("attention_bias", bool, False)
     # Scores that lie further below the best than twice the noise of the training share nothing.
     closeness = 2 * config.positive("router_jitter_noise", 0.01)
@@ -118,6 +119,9 @@ def dbrx(config: HFConfig) -> ArchitectureSpec:
         eps=1e-5,
     )
     key = "moe_normalize_expert_weights"
+    if key not in config.get("ffn_config", dict[str, object], {}):
+        # Only null means that they are left.
+        experts = experts.with_values(moe_normalize_expert_weights=1.0)
     if experts.has(key) and experts.positive(key) != 1:
         raise experts.unsupported(key, "weights are divided by their sum, or left")
     routing = read_routing(experts.with_names(num_experts_per_tok="moe_top_k"), top_k=1, renormalize=experts.has(key))
@@ -126,6 +130,8 @@ def dbrx(config: HFConfig) -> ArchitectureSpec:
 
 
 def gpt_oss(config: HFConfig) -> ArchitectureSpec:
+    if not config.has("rope_scaling") and not config.has("rope_parameters"):
+        config = config.with_values(rope_scaling=_GPT_OSS_SCALING)
     for key, value in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
         if config.positive(key, value) != value:
             raise config.unsupported(key, f"only {value} is")
@@ -145,6 +151,14 @@ def gpt_oss(config: HFConfig) -> ArchitectureSpec:
     assert spec.experts is not None
     return replace(spec, experts=replace(spec.experts, router_bias=True, expert_bias=True))
 
+
+_GPT_OSS_SCALING = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
+"""What a configuration means that says nothing of it."""
 
 _MIXTRAL_NAMES = ExpertNames(
     router="model.layers.{}.block_sparse_moe.gate",

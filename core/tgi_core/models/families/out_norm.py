@@ -37,6 +37,9 @@ def glm4(config: HFConfig) -> ArchitectureSpec:
 
 
 def exaone4(config: HFConfig) -> ArchitectureSpec:
+    if not config.names("sliding_window"):
+        # Only null means that there is none.
+        config = config.with_values(sliding_window=4096)
     spec = base(config, eps=1e-5)
     layers = spec.layers
     if config.has("sliding_window"):

@@ -12,8 +12,8 @@ from tgi_core.models.ropes import RopeSpec
 from tgi_core.models.spec import ArchitectureSpec, Block, Norm, QKNorm
 
 
-def cohere(config: HFConfig) -> ArchitectureSpec:
-    spec = base(config.with_names(rms_norm_eps="layer_norm_eps"), theta=500_000.0, eps=1e-5, tied=True)
+def cohere(config: HFConfig, *, theta: float = 500_000.0) -> ArchitectureSpec:
+    spec = base(config.with_names(rms_norm_eps="layer_norm_eps"), theta=theta, eps=1e-5, tied=True)
     bias = config.get("attention_bias", bool, False)
     return replace(
         spec,
@@ -27,7 +27,7 @@ def cohere(config: HFConfig) -> ArchitectureSpec:
 
 
 def cohere2(config: HFConfig) -> ArchitectureSpec:
-    spec = cohere(config)
+    spec = cohere(config, theta=10_000.0)
     pattern = config.size("sliding_window_pattern", 4)
     kinds = [SLIDING if (layer + 1) % pattern else FULL for layer in range(len(spec.layers))]
     # Only layers with a window know positions.

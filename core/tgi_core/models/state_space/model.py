@@ -105,11 +105,9 @@ def load_weights(builder: WeightBuilder, spec: StateSpaceSpec) -> StateSpaceWeig
 
 
 def _load_head(builder: WeightBuilder, spec: StateSpaceSpec, embedding_VE: Tensor) -> Linear:
-    if not spec.tied_head:
-        return builder.linear(("lm_head",), (spec.vocab_size,), spec.hidden_size, bias=False)
-    builder.source.drop("lm_head.weight")
-    weight = builder.kernels.pack_linear(embedding_VE)
-    if weight is not embedding_VE:
+    weight_VE = builder.head("lm_head.weight", embedding_VE, tied=spec.tied_head)
+    weight = builder.kernels.pack_linear(weight_VE)
+    if weight_VE is embedding_VE and weight is not embedding_VE:
         builder.size_bytes += embedding_VE.nbytes
     return Linear(weight)
 

@@ -141,6 +141,7 @@ class Running(NamedTuple):
         run_ahead: int | None = None,
         prefix_cache: bool = False,
         skip_every: int = 0,
+        idles: bool = False,
         watch: Callable[[Request, int], None] | None = None,
     ) -> list[Reply]:
         """Serve the requests together.
@@ -151,6 +152,7 @@ class Running(NamedTuple):
             run_ahead: steps launched before the oldest is collected; what is declared by default.
             prefix_cache: share blocks, where that is declared.
             skip_every: let the constrained rows of every so many steps sit their sampling out; 0 for none.
+            idles: give the shard idle time after each step that leaves none in flight.
             watch: called with each request that gets a token and the slot it had.
 
         Raises:
@@ -160,7 +162,7 @@ class Running(NamedTuple):
         replies = [Reply(ask) for ask in asks]
         for number, ask in enumerate(asks):
             scheduler.add(ask.request(number))
-        driver = _Driver(self.shard, scheduler, replies, skip_every=skip_every, watch=watch)
+        driver = _Driver(self.shard, scheduler, replies, skip_every=skip_every, idles=idles, watch=watch)
         driver.run(self.capabilities.run_ahead if run_ahead is None else run_ahead)
         return replies
 
@@ -175,12 +177,14 @@ class _Driver:
         replies: list[Reply],
         *,
         skip_every: int,
+        idles: bool,
         watch: Callable[[Request, int], None] | None,
     ) -> None:
         self._shard = shard
         self._scheduler = scheduler
         self._replies = replies
         self._skip_every = skip_every
+        self._idles = idles
         self._watch = watch
         self._in_flight: deque[tuple[StepPlan, Ticket]] = deque()
 
@@ -194,6 +198,8 @@ class _Driver:
                 self._sample(plan, ticket)
             if len(self._in_flight) > run_ahead or (plan is None and self._in_flight):
                 self._collect()
+            if self._idles and not self._in_flight:
+                self._shard.use_idle_time()
             idle = 0 if plan is not None else idle + 1
             if idle > _MOST_IDLE_STEPS:
                 raise ConformanceError("Requests come to no end: the scheduler can plan no further step for them.")

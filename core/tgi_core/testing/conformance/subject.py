@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 
 from tgi_core.contract import Backend, Capabilities, Device, Kernels, Probe, ShapeMode
+from tgi_core.plugins import find_devices
 
 
 class Subject:
@@ -28,13 +29,13 @@ class Subject:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """As declared."""
-        return self.backend.capabilities()
+        """As declared; nothing is declared where no device is found."""
+        return self.backend.capabilities() if self.probe.devices else Capabilities()
 
     @cached_property
     def probe(self) -> Probe:
-        """What it finds."""
-        return self.backend.probe()
+        """What it finds: nothing where asking raises."""
+        return find_devices(self.backend)
 
     @property
     def has_kernels(self) -> bool:

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.tgi_level(Level.SHARD)
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 _ODD_BLOCK_SIZE = 24
 _ODD_HEAD_DIM = 48
+_PROBED_BYTES = 64 << 20
 
 
 @pytest.fixture
@@ -188,12 +189,16 @@ def test_batch_invariant_dtypes(computing: Subject, tmp_path: Path, index: int) 
 
 
 def test_memory_of_the_device(computing: Subject) -> None:
-    """Free memory lies within the total, and a peak follows what is allocated where one is kept."""
+    """Free memory lies within the total, and a peak, where one is kept, holds at least what is allocated."""
     if not computing.has_kernels:
         pytest.skip("a device of whole models holds no tensors of ours")
     device = computing.device
     memory = device.memory()
     if not 0 < memory.free_bytes <= memory.total_bytes:
         raise ConformanceError(f"{memory.free_bytes} of {memory.total_bytes} bytes of device memory are free.")
+    tensor = torch.ones(_PROBED_BYTES, dtype=torch.uint8, device=device.torch_device)
     device.synchronize()
     device.record_event().synchronize()
+    peak_bytes = device.memory().peak_bytes
+    if 0 < peak_bytes < tensor.nbytes:
+        raise ConformanceError(f"{tensor.nbytes} bytes are allocated, and the peak of the device is {peak_bytes}.")

@@ -10,6 +10,7 @@ import pytest
 from tgi_core.testing.conformance.comparison import ConformanceError
 from tgi_core.testing.conformance.models import model_configs, write_checkpoint
 from tgi_core.testing.conformance.oracle import check_same
+from tgi_core.testing.conformance.refusal import may_refuse
 from tgi_core.testing.conformance.running import Ask, Reply, Running, make_asks, start
 from tgi_core.testing.conformance.subject import Subject
 from tgi_core.testing.conformance.tolerance import TOLERANCES
@@ -22,6 +23,7 @@ _MODELS = ("llama", _STATES, "gemma3_text")
 """One KV group, slot states beside one, and a window beside full attention."""
 
 _NEW_TOKENS = 8
+_MOST_IDLE_CALLS = 10_000
 
 
 class Baseline(NamedTuple):
@@ -60,22 +62,22 @@ def baseline(
     # Where a chunk ends rounds what goes into a state.
     invariant = capabilities.batch_invariant_dtypes if request.param != _STATES else ()
     dtype = invariant[0] if invariant else subject.exact_dtype
-    with start(subject.backend, folder, dtype) as running:
+    with may_refuse(subject, f"{request.param} in {dtype}"), start(subject.backend, folder, dtype) as running:
         alone = [running.serve([ask], run_ahead=0)[0] for ask in make_asks(running, num_tokens=_NEW_TOKENS)]
         yield Baseline(running, alone, 0 if invariant else TOLERANCES[dtype].logprob)
 
 
 def test_neighbours_and_padding(baseline: Baseline) -> None:
     """A step may hold any other rows, and be padded for them."""
-    together = baseline.running.serve(baseline.asks)
+    together = baseline.running.serve(baseline.asks, run_ahead=0)
     baseline.check(together, "together with others and alone")
-    few = baseline.running.serve(baseline.asks[:3])
+    few = baseline.running.serve(baseline.asks[:3], run_ahead=0)
     check_same(few, baseline.alone[:3], baseline.bound, "in steps of three rows and alone")
 
 
 def test_other_blocks_and_slots(baseline: Baseline) -> None:
     """The physical blocks of a request may be any."""
-    backwards = baseline.running.serve(baseline.asks[::-1])
+    backwards = baseline.running.serve(baseline.asks[::-1], run_ahead=0)
     baseline.check(backwards[::-1], "in other blocks and slots")
 
 
@@ -92,8 +94,10 @@ def test_running_ahead(baseline: Baseline) -> None:
     if not baseline.running.capabilities.run_ahead:
         pytest.skip("run_ahead is 0")
     for run_ahead in (0, 1):
-        replies = baseline.running.serve(baseline.asks, run_ahead=run_ahead)
-        baseline.check(replies, f"with {run_ahead} steps launched ahead")
+        # In other slots than before: what a step reads too early must not be there from the last time.
+        asks, turn = baseline.asks, 1 + run_ahead
+        replies = baseline.running.serve([*asks[turn:], *asks[:turn]], run_ahead=run_ahead)
+        baseline.check([*replies[-turn:], *replies[:-turn]], f"with {run_ahead} steps launched ahead")
 
 
 def test_decoded_and_computed_again(baseline: Baseline) -> None:
@@ -142,3 +146,17 @@ def test_masks(baseline: Baseline) -> None:
     check_same(replies[::2], baseline.alone[::2], baseline.bound, "beside rows with masks")
     skipping = running.serve(asks, skip_every=3)
     check_same(skipping, replies, baseline.bound, "with and without sitting out")
+
+
+def test_idle_time(baseline: Baseline) -> None:
+    """What is prepared while nothing is in flight, such as graphs and shapes, changes no reply, and comes to an end."""
+    running = baseline.running
+    baseline.check(running.serve(baseline.asks, run_ahead=0, idles=True), "with and without idle time between steps")
+    for _ in range(_MOST_IDLE_CALLS):
+        if not running.shard.use_idle_time():
+            break
+    else:
+        raise ConformanceError(f"use_idle_time says after {_MOST_IDLE_CALLS} calls that more is left to do.")
+    baseline.check(running.serve(baseline.asks), "before and after all idle time is used")
+    few = running.serve(baseline.asks[:3])
+    check_same(few, baseline.alone[:3], baseline.bound, "in steps of three rows after idle time, and alone before it")

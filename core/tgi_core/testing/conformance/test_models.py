@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tgi_core.contract import ShapeMode
-from tgi_core.errors import StartupError
-from tgi_core.testing.conformance.comparison import ConformanceError
 from tgi_core.testing.conformance.models import model_configs, write_checkpoint
 from tgi_core.testing.conformance.oracle import Oracle
+from tgi_core.testing.conformance.refusal import may_refuse
 from tgi_core.testing.conformance.running import make_asks, start
 from tgi_core.testing.conformance.subject import Subject
 from tgi_core.testing.conformance.tolerance import TOLERANCES
@@ -26,12 +24,6 @@ def test_model_equals_the_reference(computing: Subject, model_name: str, tmp_pat
     """Greedy replies to prompts around the border of a block, cut into chunks where that is declared."""
     dtype = computing.exact_dtype
     write_checkpoint(tmp_path, model_configs(computing.head_dim)[model_name])
-    try:
-        with start(computing.backend, tmp_path, dtype) as running:
-            replies = running.serve(make_asks(running), step_tokens=_STEP_TOKENS)
-    except StartupError as error:
-        # A vendor's library, or static shapes, may not do for a model; the refusal says what would.
-        if computing.capabilities.shape_mode is not ShapeMode.DYNAMIC and error.fix:
-            pytest.skip(f"{model_name} is refused: {error}")
-        raise ConformanceError(f"{model_name} in {dtype} is refused: {error}") from error
+    with may_refuse(computing, f"{model_name} in {dtype}"), start(computing.backend, tmp_path, dtype) as running:
+        replies = running.serve(make_asks(running), step_tokens=_STEP_TOKENS)
     Oracle(tmp_path).check(replies, TOLERANCES[dtype].logprob, f"{model_name} in {dtype}")

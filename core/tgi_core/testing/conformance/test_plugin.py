@@ -21,7 +21,10 @@ def test_the_plugin_loads_and_probes(bare_subject: Subject, absence: Absence) ->
 
 def test_probe(bare_subject: Subject) -> None:
     """Devices, or a reason and what would help; twice the same."""
-    probe = bare_subject.backend.probe()
+    try:
+        probe = bare_subject.backend.probe()
+    except Exception as error:
+        raise ConformanceError(f"probe() raises {type(error).__name__}, which it never may: {error}") from error
     if not isinstance(probe, Probe):
         raise ConformanceError(f"probe() returns {type(probe).__name__} and not Probe.")
     if not probe.devices and not (probe.reason and probe.fix):
@@ -30,6 +33,8 @@ def test_probe(bare_subject: Subject) -> None:
         raise ConformanceError("probe() does not number devices 0, 1, 2 and so on.")
     if bare_subject.backend.probe() != probe:
         raise ConformanceError("probe() says something else when it is asked twice.")
+    if probe.devices and not bare_subject.probe.devices:
+        raise ConformanceError(f"probe() finds devices, and capabilities() raises: {bare_subject.probe.reason}.")
 
 
 def test_info(bare_subject: Subject) -> None:

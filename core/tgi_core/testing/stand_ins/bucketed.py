@@ -30,6 +30,11 @@ class BucketedCpuDevice(HostDevice):
     def __init__(self) -> None:
         self.num_compiled = 0
 
+    @property
+    def kv_cache_share(self) -> float:
+        # Every call copies the whole state.
+        return 0.02
+
     def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:
         from tgi_core.testing.stand_ins.static_shapes import StrictStep
 

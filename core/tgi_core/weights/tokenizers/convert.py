@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from tgi_core.errors import StartupError
 from tgi_core.weights.progress import Progress
 from tgi_core.weights.tokenizers.files import TokenizerKind, TokenizerSettings, TokenizerSource
 from tgi_core.weights.tokenizers.merges import of_merges
@@ -121,8 +120,6 @@ def _is_plain(settings: TokenizerSettings) -> bool:
 def _by_transformers(folder: Path) -> Tokenizer:
     try:
         found = load_pretrained(folder, trust_remote_code=False)
-    except StartupError:
-        raise
     except Exception as error:  # a tokenizer's class may raise anything
         raise NoFastFormError(f"transformers does not make one: {first_line(error)}") from error
     if not getattr(found, "is_fast", False):

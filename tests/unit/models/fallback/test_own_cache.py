@@ -45,6 +45,13 @@ def test_tokens_and_logits_equal_transformers(model_type: str, tmp_path: Path) -
     assert_greedy(replies, lambda ids_1T: model(ids_1T, use_cache=False).logits)
 
 
+@pytest.mark.parametrize("name", ["flash_attention_2", "someone/attention"])
+def test_what_a_folder_says_of_attention_is_not_looked_for(name: str, tmp_path: Path) -> None:
+    make_other("lfm2", tmp_path, **CONFIGS["lfm2"])
+    rewrite_config(tmp_path, {"attn_implementation": name, "_attn_implementation": name})
+    load(tmp_path)
+
+
 def load(folder: Path, *, dtype: torch.dtype = torch.float32) -> tuple[OwnCacheDecoder, OwnCache, tuple[str, ...]]:
     options = LoadOptions("auto", dtype, torch.device("cpu"), ReferenceKernels(), (), lambda done, total: None)
     loaded = OwnCacheModel(Pretrained(folder), reason="").load(options)

@@ -120,8 +120,12 @@ def test_weights_that_do_not_fit(tmp_path: Path) -> None:
     save_file({**tensors, "model.norm.weight": norm, "extra": norm.clone()}, path, metadata={"format": "pt"})
     with pytest.raises(StartupError, match=r"beyond what the model uses, 1 tensors: extra"):
         start_shard(tmp_path, WatchedReference())
+    whole = tensors["lm_head.weight"].to(torch.int8)
+    save_file({**tensors, "model.norm.weight": norm, "lm_head.weight": whole}, path, metadata={"format": "pt"})
+    with pytest.raises(StartupError, match=r"`lm_head\.weight` in model\.safetensors has type I8"):
+        start_shard(tmp_path, WatchedReference())
     save_file({**tensors, "model.norm.weight": norm[:-1].clone()}, path, metadata={"format": "pt"})
-    with pytest.raises(StartupError, match=r"cannot load the weights"):
+    with pytest.raises(StartupError, match=r"`model\.norm\.weight` in .* has shape \[63\], the model asks for \[64\]"):
         start_shard(tmp_path, WatchedReference())
 
 

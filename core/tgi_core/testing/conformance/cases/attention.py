@@ -14,7 +14,7 @@ from torch import Tensor
 from tgi_core.contract import AttentionBatch, AttentionSpec, GraphMode, Kernels, ShapeMode
 from tgi_core.testing.conformance.cases.case import Bench, Case, OracleKernels, Outputs, Run, Scope
 
-_NO_BLOCK = 1 << 20
+NO_BLOCK = 1 << 20
 """Stands in a block table where no block is; a device that reads it reads out of its cache."""
 
 Rows = Sequence[tuple[int, int]]
@@ -134,7 +134,7 @@ def make_step(bench: Bench, spec: AttentionSpec, rows: Rows, block_size: int) ->
     counts = [-(-kv_len // block_size) for kv_len in kv_lens]
     # One block is nobody's, so that reading a block too far finds something.
     order = bench.permutation(sum(counts) + 1).tolist()
-    tables = [[order.pop() for _ in range(count)] + [_NO_BLOCK] * (max(counts) + 1 - count) for count in counts]
+    tables = [[order.pop() for _ in range(count)] + [NO_BLOCK] * (max(counts) + 1 - count) for count in counts]
     batch = AttentionBatch(
         q_lens=q_lens,
         kv_lens=kv_lens,

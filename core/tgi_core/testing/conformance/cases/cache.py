@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tgi_core.contract import AttentionSpec, HeadNorms, Kernels
 from tgi_core.testing.conformance.cases.attention import Rows, Step, attention_spec, describe, make_step
-from tgi_core.testing.conformance.cases.case import Bench, Case, Outputs, Scope
+from tgi_core.testing.conformance.cases.case import Bench, Case, Outputs, Run, Scope
 from tgi_core.testing.conformance.cases.elementwise import make_rotary, rope_suspects
 
 
@@ -21,7 +21,13 @@ def write_kv(scope: Scope) -> Iterator[Case]:
         for size in scope.head_dims:
             for label, rows in _writes(block_size).items():
                 run = partial(_write_kv, spec=attention_spec(4, 2, size), rows=rows, block_size=block_size)
-                yield Case("write_kv", f"heads of {size}, blocks of {block_size}, {label}", run, captured=True)
+                suspects: dict[str, Run] = {
+                    "keys and values are exchanged": partial(run, exchanged=True),
+                    "blocks are written one off": partial(run, shifted=block_size),
+                    "nothing is written": partial(run, written=False),
+                }
+                text = f"heads of {size}, blocks of {block_size}, {label}"
+                yield Case("write_kv", text, run, suspects=suspects, captured=True)
     latent = replace(attention_spec(4, 1, scope.head_dims[0]), latent_values=scope.head_dims[0] // 2)
     rows = _writes(scope.block_sizes[0])["a ragged step"]
     run = partial(_write_kv, spec=latent, rows=rows, block_size=scope.block_sizes[0])
@@ -72,13 +78,24 @@ def _writes(block_size: int) -> dict[str, Rows]:
     }
 
 
-def _write_kv(kernels: Kernels, bench: Bench, *, spec: AttentionSpec, rows: Rows, block_size: int) -> Outputs:
+def _write_kv(
+    kernels: Kernels,
+    bench: Bench,
+    *,
+    spec: AttentionSpec,
+    rows: Rows,
+    block_size: int,
+    exchanged: bool = False,
+    shifted: int = 0,
+    written: bool = True,
+) -> Outputs:
     step = make_step(bench, spec, rows, block_size)
-    tokens = len(step.q_THD)
-    parts = step.cache_NP2KD.shape[2]
-    kv_TKD = tuple(bench.normal(tokens, spec.num_kv_heads, spec.head_dim) for _ in range(parts))
-    kernels.write_kv(kv_TKD, step.cache_NP2KD, step.batch.slot_mapping_T)
-    return {"cache": step.cache_NP2KD}
+    tokens, cache = len(step.q_THD), step.cache_NP2KD
+    kv_TKD = tuple(bench.normal(tokens, spec.num_kv_heads, spec.head_dim) for _ in range(cache.shape[2]))
+    mapping_T = (step.batch.slot_mapping_T + shifted) % cache.flatten(0, 1).shape[0]
+    if written:
+        kernels.write_kv(kv_TKD[::-1] if exchanged else kv_TKD, cache, mapping_T)
+    return {"cache": cache}
 
 
 def _rope_write_kv(
@@ -124,11 +141,30 @@ def copy_blocks(scope: Scope) -> Iterator[Case]:
     for block_size in scope.block_sizes:
         for label, pairs in (("one block", [(2, 5)]), ("several blocks", [(0, 3), (1, 4), (1, 6)]), ("no block", [])):
             run = partial(_copy_blocks, block_size=block_size, pairs=pairs)
-            yield Case("copy_blocks", f"blocks of {block_size}, {label}", run)
+            suspects: dict[str, Run] = {
+                "only keys are copied": partial(run, parts=slice(0, 1)),
+                "only values are copied": partial(run, parts=slice(1, 2)),
+                "sources and targets are exchanged": partial(run, back=True),
+                "nothing is copied": partial(run, parts=slice(0, 0)),
+            }
+            yield Case("copy_blocks", f"blocks of {block_size}, {label}", run, suspects=suspects)
 
 
-def _copy_blocks(kernels: Kernels, bench: Bench, *, block_size: int, pairs: list[tuple[int, int]]) -> Outputs:
+def _copy_blocks(
+    kernels: Kernels,
+    bench: Bench,
+    *,
+    block_size: int,
+    pairs: list[tuple[int, int]],
+    parts: slice = slice(None),
+    back: bool = False,
+) -> Outputs:
+    """``parts``: whether keys, values or both are copied."""
     cache = bench.normal(8, block_size, 2, 2, 16)
+    copied = cache.clone()
     sources_R, targets_R = (bench.tensor([pair[side] for pair in pairs], torch.int64) for side in (0, 1))
-    kernels.copy_blocks(cache, sources_R, targets_R)
+    if back:
+        sources_R, targets_R = targets_R, sources_R
+    kernels.copy_blocks(copied, sources_R, targets_R)
+    cache[:, :, parts] = copied[:, :, parts]
     return {"cache": cache}

@@ -51,11 +51,15 @@ def add_rms_norm(scope: Scope) -> Iterator[Case]:
     """The sum as well as its norm."""
     for label, (rows, size) in _sizes(scope).items():
         for offset in (0.0, 1.0):
+            suspects: dict[str, Run] = {
+                "the residual is not added": partial(_norm_alone, rows=rows, size=size, offset=offset),
+                "the offset is left out": partial(_add_rms_norm, rows=rows, size=size, offset=0.0),
+            }
             yield Case(
                 "add_rms_norm",
                 f"{label}, offset {offset:g}",
                 partial(_add_rms_norm, rows=rows, size=size, offset=offset),
-                suspects={"the residual is not added": partial(_norm_alone, rows=rows, size=size, offset=offset)},
+                suspects=suspects,
                 captured=True,
             )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from tgi_core.contract import Kernels, Sampled, SampleInputs
+from tgi_core.reference import ReferenceKernels
+from tgi_core.reference.sampling import choose, kept_ranks, scale
 from tgi_core.sampling.params import SamplingParams, Tier
 from tgi_core.testing.conformance.cases.case import Bench, Case, Outputs, Run, Scope
 from tgi_core.testing.conformance.tolerance import CHOICE_LOGPROB
@@ -45,7 +47,9 @@ def sample(scope: Scope) -> Iterator[Case]:
         yield _case(f"greedy, {vocab_size} tokens", greedy)
         for count in (1, len(WARPED)):
             warped = partial(_sample, params=WARPED[:count], vocab_size=vocab_size, tier=Tier.SAMPLED)
-            yield _case(f"temperature, top-k, top-p, {count} rows, {vocab_size} tokens", warped)
+            suspects: dict[str, Run] = {name: partial(warped, change=change) for name, change in _MISTAKES.items()}
+            suspects["top-p keeps one token too many"] = partial(_with, _KeepsOneMore(), warped)
+            yield _case(f"temperature, top-k, top-p, {count} rows, {vocab_size} tokens", warped, suspects)
         ruled = partial(_sample, params=RULED, vocab_size=vocab_size, tier=Tier.FULL)
         yield _case(f"every rule, {vocab_size} tokens", ruled)
     yield _case("greedy, equal scores", partial(_sample_equal, tier=Tier.GREEDY))
@@ -57,15 +61,54 @@ def sample(scope: Scope) -> Iterator[Case]:
         yield _case(f"one row alone, {index}", partial(_sample, params=(params,), vocab_size=500, tier=Tier.FULL))
 
 
-def _case(label: str, run: Run) -> Case:
-    return Case("sample", label, run, tolerance=CHOICE_LOGPROB)
+Change = Callable[[SampleInputs], SampleInputs]
+
+_MISTAKES: Mapping[str, Change] = {
+    "the temperature is left out": lambda inputs: inputs._replace(temperature_B=torch.ones_like(inputs.temperature_B)),
+    "top-k is left out": lambda inputs: inputs._replace(top_k_B=torch.zeros_like(inputs.top_k_B)),
+    "top-p is left out": lambda inputs: inputs._replace(top_p_B=torch.ones_like(inputs.top_p_B)),
+    "the seed is left out": lambda inputs: inputs._replace(seed_B=torch.zeros_like(inputs.seed_B)),
+    "only the lower half of the seed counts": lambda inputs: inputs._replace(seed_B=inputs.seed_B & 0xFFFFFFFF),
+    "the index of the choice is left out": lambda inputs: inputs._replace(choice_B=torch.zeros_like(inputs.choice_B)),
+    "the position is left out": lambda inputs: inputs._replace(positions_B=torch.zeros_like(inputs.positions_B)),
+}
+
+
+class _KeepsOneMore(ReferenceKernels):
+    """The mistake of a set that ends behind the token that reaches p, and not with it."""
+
+    def sample(self, logits_BV: Tensor, inputs: SampleInputs) -> Sampled:
+        scores_BV = logits_BV.float()
+        warped_BV = scale(scores_BV, inputs.temperature_B)
+        sorted_BV, order_BV = warped_BV.sort(dim=-1, descending=True, stable=True)
+        in_top_k_BV = kept_ranks(sorted_BV, inputs.top_k_B, torch.ones_like(inputs.top_p_B))
+        kept_BV = kept_ranks(sorted_BV, inputs.top_k_B, inputs.top_p_B).roll(1, dims=-1)
+        kept_BV[:, 0] = True
+        is_kept_BV = torch.empty_like(kept_BV).scatter_(1, order_BV, kept_BV & in_top_k_BV)
+        warped_BV = warped_BV.masked_fill(~is_kept_BV, float("-inf"))
+        return Sampled(*choose(torch.where(inputs.do_sample_B[:, None], warped_BV, scores_BV), inputs))
+
+
+def _with(mistaken: Kernels, run: Run, _kernels: Kernels, bench: Bench) -> Outputs:
+    return run(mistaken, bench)
+
+
+def _case(label: str, run: Run, suspects: Mapping[str, Run] | None = None) -> Case:
+    return Case("sample", label, run, suspects=suspects or {}, tolerance=CHOICE_LOGPROB)
 
 
 def _sample(
-    kernels: Kernels, bench: Bench, *, params: Sequence[SamplingParams], vocab_size: int, tier: Tier
+    kernels: Kernels,
+    bench: Bench,
+    *,
+    params: Sequence[SamplingParams],
+    vocab_size: int,
+    tier: Tier,
+    change: Change | None = None,
 ) -> Outputs:
     logits_BV = bench.normal(len(params), vocab_size, scale=3)
-    return _outputs(kernels.sample(logits_BV.clone(), _inputs(params, logits_BV, tier)))
+    inputs = _inputs(params, logits_BV, tier)
+    return _outputs(kernels.sample(logits_BV.clone(), inputs if change is None else change(inputs)))
 
 
 def _sample_equal(kernels: Kernels, bench: Bench, *, tier: Tier, top_k: int = 0, top_p: float = 1.0) -> Outputs:
