@@ -15,7 +15,7 @@ import msgspec
 import pluggy
 
 from tgi_core import hookspecs
-from tgi_core.contract import CONTRACT_VERSION, OLDEST_CONTRACT_VERSION, Backend, BackendInfo, Probe
+from tgi_core.contract import CONTRACT_VERSION, OLDEST_CONTRACT_VERSION, Backend, BackendInfo, Capabilities, Probe
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.hookspecs import PROJECT_NAME
 
@@ -279,15 +279,26 @@ def _try(backend: Backend) -> Attempt:
 def find_devices(backend: Backend) -> Probe:
     """What a backend's probe finds; one that raises, which none should, finds nothing and harms no other backend."""
     try:
-        probe = backend.probe()
-        if probe.devices:
-            backend.capabilities()
+        return backend.probe()
     except (Exception, SystemExit) as error:  # a broken plugin may raise anything
-        return Probe(
-            reason=f"its plugin is broken ({_tell_error(error)})",
-            fix=f"Uninstall the plugin with backend `{backend.info.name}`, or install another release of it.",
-        )
-    return probe
+        return Probe(reason=f"its plugin is broken ({_tell_error(error)})", fix=_uninstall(backend))
+
+
+def ask_capabilities(backend: Backend) -> Capabilities:
+    """A backend's capabilities. Not a part of finding devices: to know them may load torch.
+
+    Raises:
+        StartupError: its plugin is broken.
+    """
+    try:
+        return backend.capabilities()
+    except (Exception, SystemExit) as error:  # as above
+        cause = f"Backend `{backend.info.name}` cannot be used: its plugin is broken ({_tell_error(error)})."
+        raise StartupError(cause, _uninstall(backend), ExitCode.BACKEND) from error
+
+
+def _uninstall(backend: Backend) -> str:
+    return f"Uninstall the plugin with backend `{backend.info.name}`, or install another release of it."
 
 
 def contract_obstacle(backend: Backend) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.plugins import MINIMAL_BACKEND, write_distribution
 from tgi_core.errors import ExitCode, StartupError
-from tgi_core.plugins import Plugins
+from tgi_core.plugins import Plugins, ask_capabilities
 from tgi_core.sampling.rules import RuleSet
 
 
@@ -152,19 +152,29 @@ def test_what_breaks_a_plugin_is_told_and_harms_no_other(site: Path, right: str,
     assert reason in plugins.failures[0].reason
 
 
-@pytest.mark.parametrize("method", ["probe", "capabilities"])
-def test_a_backend_that_raises_harms_no_other(site: Path, method: str) -> None:
-    """Its plugin breaks the contract; the server starts on the next best, and says why."""
-    source = backend_source("bad", priority=999).replace(
+def raising_source(method: str) -> str:
+    return backend_source("bad", priority=999).replace(
         f"def {method}(self):", f"def {method}(self):\n        raise OSError('the driver exploded')", 1
     )
-    write_distribution(site, "tgi-bad", f"tgi_bad_{method}_plugin", source)
+
+
+def test_a_backend_whose_probe_raises_harms_no_other(site: Path) -> None:
+    """Its plugin breaks the contract; the server starts on the next best, and says why."""
+    write_distribution(site, "tgi-bad", "tgi_bad_probe_plugin", raising_source("probe"))
     plugins = Plugins.discover()
     chosen = plugins.choose_backend("auto")
     assert chosen.info.name == "cpu"
     assert "not `bad`, because its plugin is broken (OSError: the driver exploded)" in plugins.explain_auto(chosen)
     with pytest.raises(StartupError, match="Backend `bad` finds no device: its plugin is broken") as refusal:
         plugins.choose_backend("bad")
+    assert "Uninstall" in refusal.value.fix
+
+
+def test_a_backend_whose_capabilities_raise_is_refused(site: Path) -> None:
+    write_distribution(site, "tgi-bad", "tgi_bad_capabilities_plugin", raising_source("capabilities"))
+    backend = Plugins.discover().choose_backend("bad")
+    with pytest.raises(StartupError, match=r"`bad` cannot be used: its plugin is broken \(OSError") as refusal:
+        ask_capabilities(backend)
     assert "Uninstall" in refusal.value.fix
 
 

@@ -14,7 +14,7 @@ from tgi_api.cli.summary import size_text
 from tgi_api.cli.values import boolean
 from tgi_core.contract import Capabilities, DeviceInfo
 from tgi_core.errors import ExitCode, StartupError
-from tgi_core.plugins import Attempt, Plugins
+from tgi_core.plugins import Attempt, Plugins, ask_capabilities
 from tgi_core.testing.results import BackendResults, find_results
 
 _WIDTH = 110
@@ -101,6 +101,12 @@ def make_report(plugins: Plugins) -> BackendsReport:
 
 def _report(attempt: Attempt, *, chosen: bool) -> BackendReport:
     backend, info = attempt.backend, attempt.backend.info
+    reason, fix, capabilities = attempt.obstacle, attempt.fix, None
+    if attempt.probe.devices:
+        try:
+            capabilities = ask_capabilities(backend)
+        except StartupError as error:
+            reason, fix = error.cause, error.fix
     return BackendReport(
         name=info.name,
         title=info.title,
@@ -109,9 +115,9 @@ def _report(attempt: Attempt, *, chosen: bool) -> BackendReport:
         priority=info.priority,
         chosen=chosen,
         devices=list(attempt.probe.devices),
-        reason=attempt.obstacle,
-        fix=attempt.fix,
-        capabilities=backend.capabilities() if attempt.probe.devices else None,
+        reason=reason,
+        fix=fix,
+        capabilities=capabilities,
         results=find_results(backend),
     )
 

@@ -12,6 +12,7 @@ from tgi_core.contract import AttentionChoice, AttentionOption, AttentionUse, Ba
 from tgi_core.engine.attention import choose_attention, list_attention
 from tgi_core.errors import StartupError, TemplateError
 from tgi_core.model_folder import ModelFolder
+from tgi_core.plugins import ask_capabilities
 from tgi_core.requests.chat_format import ChatFormats
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ class Inspection:
 
         self.settings = settings
         self.backend = backend
-        self.capabilities = capabilities = backend.capabilities()
+        self.capabilities = capabilities = ask_capabilities(backend)
         self.refusals: list[StartupError] = []
         self.notes: list[str] = []
         self._folder = folder = ModelFolder(

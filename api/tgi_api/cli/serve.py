@@ -17,7 +17,7 @@ from tgi_api.cli.summary import make_summary
 from tgi_core.engine.attention import AUTO, check_attention_name
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.logs import configure_logging
-from tgi_core.plugins import Plugins
+from tgi_core.plugins import Plugins, ask_capabilities
 
 if TYPE_CHECKING:
     from tgi_core.config import EngineInfo, ServerConfig
@@ -129,7 +129,7 @@ def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:
     backend = plugins.choose_backend(settings.backend)
     # What is left to the engine is not looked at: asking for capabilities here may load the device's libraries.
     if settings.dtype != "auto":
-        dtypes = backend.capabilities().dtypes
+        dtypes = ask_capabilities(backend).dtypes
         if settings.dtype not in dtypes:
             raise StartupError(
                 f"Backend `{backend.info.name}` does not compute in {settings.dtype}.",
@@ -137,7 +137,7 @@ def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:
                 ExitCode.BACKEND,
             )
     if settings.block_size is not None:
-        block_sizes = backend.capabilities().block_sizes
+        block_sizes = ask_capabilities(backend).block_sizes
         if settings.block_size not in block_sizes:
             raise StartupError(
                 f"Backend `{backend.info.name}` does not take KV blocks of {settings.block_size} tokens.",

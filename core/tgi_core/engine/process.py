@@ -24,7 +24,7 @@ from tgi_core.engine.loop import EngineLoop
 from tgi_core.errors import DeviceLostError, DeviceMemoryError, ExitCode, StartupError
 from tgi_core.logs import configure_logging
 from tgi_core.model_folder import ModelFolder
-from tgi_core.plugins import Plugins
+from tgi_core.plugins import Plugins, ask_capabilities
 from tgi_core.sampling.grammar import Constraints, Vocabulary
 from tgi_core.scheduler import Scheduler, SchedulerConfig
 
@@ -76,7 +76,7 @@ class _Engine:
         self._control = control
         self._folder = Path(address.removeprefix("ipc://")).parent
         backend = Plugins.discover().choose_backend(config.engine.backend)
-        capabilities = backend.capabilities()
+        capabilities = ask_capabilities(backend)
         folder = ModelFolder(config.model.model_dir, tokenizer_config_path=config.model.tokenizer_config_path)
         dtype = choose_dtype(config.engine.dtype, folder.dtype_name, backend, capabilities)
         block_size = config.engine.block_size or capabilities.block_sizes[0]
