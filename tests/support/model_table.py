@@ -54,7 +54,7 @@ _KINDS: Mapping[tuple[ModuleArchitecture, ...], str] = {
 }
 """What the layers of modules do."""
 
-_OTHERS = "[transformers' model over our attention](fallback.md)"
+_OTHERS = "[transformers' own model](fallback.md), over our attention or with its own cache"
 
 
 def table() -> str:
@@ -72,7 +72,7 @@ def table() -> str:
     head = ["`model_type`", "runs as", *_COLUMNS, "quantized"]
     lines = [head, ["---"] * len(head)]
     lines += [[f"`{model_type}`", *cells] for model_type, cells in sorted(rows.items())]
-    lines.append(["any other", _OTHERS, "attention", *blank, ""])
+    lines.append(["any other", _OTHERS, "attention, or what it brings", *blank, ""])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
