@@ -7,7 +7,8 @@ from functools import cached_property
 import torch
 
 from tgi_core.contract import Backend, Capabilities, Device, Kernels, Probe, ShapeMode
-from tgi_core.plugins import find_devices
+from tgi_core.errors import StartupError
+from tgi_core.plugins import ask_capabilities, find_devices
 
 
 class Subject:
@@ -34,8 +35,14 @@ class Subject:
 
     @cached_property
     def probe(self) -> Probe:
-        """What it finds: nothing where asking raises."""
-        return find_devices(self.backend)
+        """What it finds: nothing where asking for devices or for capabilities raises."""
+        probe = find_devices(self.backend)
+        if probe.devices:
+            try:
+                ask_capabilities(self.backend)
+            except StartupError as error:
+                return Probe(reason=error.cause, fix=error.fix)
+        return probe
 
     @property
     def has_kernels(self) -> bool:
