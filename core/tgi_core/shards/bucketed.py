@@ -7,26 +7,21 @@ prepared in idle time, and a step takes the cheapest shape that is ready.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future
-from functools import partial
 
 import torch
 
 from tgi_core.contract import (
     Capabilities,
     Device,
-    DeviceEvent,
     Kernels,
     KVBudget,
     LateInputs,
     LoadProgress,
     MemoryLine,
-    ModelShard,
     ShardLimits,
     ShardSpec,
     StepPlan,
     StepResult,
-    Ticket,
 )
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.plugins import Plugins
@@ -35,33 +30,20 @@ from tgi_core.shards.buckets import COVER_SHAPES, ForwardShape, ShapeLimits, for
 from tgi_core.shards.checks import check_block_size
 from tgi_core.shards.device_model import DeviceModel
 from tgi_core.shards.eager import RESERVE_BYTES
-from tgi_core.shards.faults import typed_faults
 from tgi_core.shards.memory import ACTIVATIONS, refuse_activations, size_kv_cache
+from tgi_core.shards.pipelined import PipelinedShard
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.static_plans import ForwardCalls, PlanRunner, SampledCalls
 from tgi_core.shards.static_runner import StaticRunner
 from tgi_core.shards.static_steps import StaticModel
 from tgi_core.shards.tables import make_state
-from tgi_core.shards.worker import InlineWorker, ThreadWorker, Worker
+from tgi_core.shards.worker import make_worker
 
 _MOST_TOP_N = 128
 """Alternatives that the shape of a full-tier sampling has room for."""
 
 
-class _Ticket:
-    """A launched step."""
-
-    def __init__(self, plan: StepPlan, forward: Future[ForwardCalls]) -> None:
-        self.plan = plan
-        self.forward = forward
-        self.sampled: Future[tuple[SampledCalls, DeviceEvent]] | None = None
-
-    @property
-    def step(self) -> int:
-        return self.plan.step
-
-
-class BucketedShard(ModelShard):
+class BucketedShard(PipelinedShard[ForwardCalls, SampledCalls]):
     """A decoder-only model on one device whose steps have static shapes.
 
     Args:
@@ -78,6 +60,7 @@ class BucketedShard(ModelShard):
     """
 
     def __init__(self, spec: ShardSpec, capabilities: Capabilities, device: Device, kernels: Kernels) -> None:
+        super().__init__(make_worker(asynchronous=capabilities.asynchronous, cpu_threads=spec.cpu_threads))
         self._capabilities = capabilities
         self._device = device
         self._kernels = kernels
@@ -93,48 +76,17 @@ class BucketedShard(ModelShard):
         self._rules = RuleSet(Plugins.discover().logits_rules())
         self.notes: list[str] = self._model.notes
         self.extra_parameters = self._rules.extra_parameters
-        self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
         self._plans: PlanRunner | None = None
         self._waiting: deque[ForwardShape] = deque()
 
-    def load(self, progress: LoadProgress) -> None:
-        self._worker.submit(partial(self._load, progress)).result()
-
-    def warm_up(self, limits: ShardLimits) -> KVBudget:
-        return self._worker.submit(partial(self._warm_up, limits)).result()
-
-    def launch(self, plan: StepPlan) -> Ticket:
-        return _Ticket(plan, self._worker.submit(partial(self._forward, plan)))
-
-    def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
-        assert isinstance(ticket, _Ticket)
-        ticket.sampled = self._worker.submit(partial(self._sample, ticket, late))
-
-    def collect(self, ticket: Ticket) -> StepResult:
-        assert isinstance(ticket, _Ticket)
-        assert ticket.sampled is not None, "sample comes before collect"
-        assert self._plans is not None
-        with typed_faults():
-            sampled, event = ticket.sampled.result()
-            event.synchronize()
-        return self._plans.result(ticket.plan, ticket.forward.result(), sampled)
-
     def use_idle_time(self) -> bool:
-        return self._worker.submit(self._prepare_next).result()
-
-    def close(self) -> None:
-        self._worker.close()
-        self._plans = None
-        self._model.unload()
-        self._waiting.clear()
+        return self._submit(self._prepare_next).result()
 
     # -- start --------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _load(self, progress: LoadProgress) -> None:
         self._model.load(progress)
 
-    @torch.inference_mode()
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
         check_block_size(limits, self._capabilities)
         model = self._model
@@ -187,7 +139,7 @@ class BucketedShard(ModelShard):
         )
         runner = StaticRunner(self._device, static, state, columns)
         runner.prepare_entries()
-        plans = PlanRunner(runner, slots, limits.block_size)
+        plans = PlanRunner(self._device, runner, slots, limits.block_size)
         most_q_len = min(limits.max_step_tokens, max_total_tokens)
         largest = ShapeLimits(max_slots, limits.max_step_tokens, most_q_len, columns)
         self._waiting = deque(forward_shapes(largest, self._capabilities.buckets, limits.block_size))
@@ -195,7 +147,6 @@ class BucketedShard(ModelShard):
             plans.prepare(self._waiting.popleft())
         return plans
 
-    @torch.inference_mode()
     def _prepare_next(self) -> bool:
         if self._plans is not None and self._waiting:
             self._plans.prepare(self._waiting.popleft())
@@ -203,13 +154,21 @@ class BucketedShard(ModelShard):
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
-    def _forward(self, plan: StepPlan) -> ForwardCalls:
-        assert self._plans is not None, "warm_up comes before launch"
-        return self._plans.forward(plan)
+    @property
+    def _running(self) -> PlanRunner:
+        assert self._plans is not None, "warm_up comes before steps"
+        return self._plans
 
-    @torch.inference_mode()
-    def _sample(self, ticket: _Ticket, late: LateInputs | None) -> tuple[SampledCalls, DeviceEvent]:
-        assert self._plans is not None, "warm_up comes before sample"
-        sampled = self._plans.sample(ticket.plan, ticket.forward.result(), late)
-        return sampled, self._device.record_event()
+    def _forward(self, plan: StepPlan) -> ForwardCalls:
+        return self._running.forward(plan)
+
+    def _sample(self, plan: StepPlan, forward: ForwardCalls, late: LateInputs | None) -> SampledCalls:
+        return self._running.sample(plan, forward, late)
+
+    def _result(self, plan: StepPlan, forward: ForwardCalls, sampled: SampledCalls) -> StepResult:
+        return self._running.result(plan, forward, sampled)
+
+    def _release(self) -> None:
+        self._plans = None
+        self._model.unload()
+        self._waiting.clear()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from functools import partial
-
 import torch
 
 from tgi_core.contract import (
@@ -16,19 +13,16 @@ from tgi_core.contract import (
     LateInputs,
     LoadProgress,
     MemoryLine,
-    ModelShard,
     ShardLimits,
     ShardSpec,
     StepPlan,
     StepResult,
-    Ticket,
 )
 from tgi_core.plugins import Plugins
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.checks import check_block_size
 from tgi_core.shards.device_model import DeviceModel
 from tgi_core.shards.eager_runner import EagerRunner, Forward, RunnerSizes
-from tgi_core.shards.faults import typed_faults
 from tgi_core.shards.measuring import StepMeasure
 from tgi_core.shards.memory import (
     ACTIVATIONS,
@@ -39,27 +33,15 @@ from tgi_core.shards.memory import (
     refuse_activations,
     size_kv_cache,
 )
+from tgi_core.shards.pipelined import PipelinedShard
 from tgi_core.shards.sampling import StepTokens
-from tgi_core.shards.worker import InlineWorker, ThreadWorker, Worker
+from tgi_core.shards.worker import make_worker
 
 RESERVE_BYTES = 64 << 20
 """Kept free beside weights, activations and cache: fragmentation, and what libraries take behind torch's back."""
 
 
-class _Ticket:
-    """A launched step."""
-
-    def __init__(self, plan: StepPlan, forward: Future[Forward]) -> None:
-        self.plan = plan
-        self.forward = forward
-        self.tokens: Future[StepTokens] | None = None
-
-    @property
-    def step(self) -> int:
-        return self.plan.step
-
-
-class EagerShard(ModelShard):
+class EagerShard(PipelinedShard[Forward, StepTokens]):
     """A model on one torch device.
 
     All state of requests lies in device tables by slot, so a step can be launched while the one before it still runs.
@@ -75,6 +57,7 @@ class EagerShard(ModelShard):
     """
 
     def __init__(self, spec: ShardSpec, capabilities: Capabilities, device: Device, kernels: Kernels) -> None:
+        super().__init__(make_worker(asynchronous=capabilities.asynchronous, cpu_threads=spec.cpu_threads))
         self._capabilities = capabilities
         self._device = device
         self._kernels = kernels
@@ -85,37 +68,10 @@ class EagerShard(ModelShard):
         # The reference's attention reads lengths on the host, where a recorded step does not know them.
         can_record = self._model.has_own_attention and self._model.model.records(kernels)
         self._records = capabilities.graph is not GraphMode.NONE and can_record
-        self._worker: Worker = InlineWorker() if capabilities.asynchronous else ThreadWorker(spec.cpu_threads)
         self._runner: EagerRunner | None = None
 
-    def load(self, progress: LoadProgress) -> None:
-        self._worker.submit(partial(self._load, progress)).result()
-
-    def warm_up(self, limits: ShardLimits) -> KVBudget:
-        return self._worker.submit(partial(self._warm_up, limits)).result()
-
-    def launch(self, plan: StepPlan) -> Ticket:
-        return _Ticket(plan, self._worker.submit(partial(self._forward, plan)))
-
-    def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
-        assert isinstance(ticket, _Ticket)
-        ticket.tokens = self._worker.submit(partial(self._sample, ticket, late))
-
-    def collect(self, ticket: Ticket) -> StepResult:
-        assert isinstance(ticket, _Ticket)
-        assert ticket.tokens is not None, "sample comes before collect"
-        with typed_faults():
-            tokens = ticket.tokens.result()
-            tokens.event.synchronize()
-        return self._running.result(ticket.plan, ticket.forward.result(), tokens)
-
     def use_idle_time(self) -> bool:
-        return self._worker.submit(self._record_next).result()
-
-    def close(self) -> None:
-        self._worker.close()
-        self._runner = None
-        self._model.unload()
+        return self._submit(self._record_next).result()
 
     @property
     def _running(self) -> EagerRunner:
@@ -124,12 +80,10 @@ class EagerShard(ModelShard):
 
     # -- start --------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _load(self, progress: LoadProgress) -> None:
         self._model.load(progress)
         self.whole_prompts = self._model.own_cache is not None and self._model.own_cache.whole_prompts
 
-    @torch.inference_mode()
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
         check_block_size(limits, self._capabilities)
         model = self._model
@@ -197,14 +151,18 @@ class EagerShard(ModelShard):
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _forward(self, plan: StepPlan) -> Forward:
         return self._running.forward(plan)
 
-    @torch.inference_mode()
-    def _sample(self, ticket: _Ticket, late: LateInputs | None) -> StepTokens:
-        return self._running.sample(ticket.plan, ticket.forward.result(), late)
+    def _sample(self, plan: StepPlan, forward: Forward, late: LateInputs | None) -> StepTokens:
+        return self._running.sample(plan, forward, late)
 
-    @torch.inference_mode()
+    def _result(self, plan: StepPlan, forward: Forward, sampled: StepTokens) -> StepResult:
+        return self._running.result(plan, forward, sampled)
+
     def _record_next(self) -> bool:
         return self._runner is not None and self._runner.record_next()
+
+    def _release(self) -> None:
+        self._runner = None
+        self._model.unload()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import DeviceState, NewSlot, SampleInputs, TopTokens
-from tgi_core.sampling.params import Tier
+from tgi_core.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, Tier
 from tgi_core.sampling.rules import RuleSet, Stage
 from tgi_core.sampling.rules.rows import RuleRows
 from tgi_core.shards.transfer import upload
@@ -51,6 +51,17 @@ class SlotSampling(NamedTuple):
             while count < min(2 * self.top_n, len(token_ids)) and logprobs[count] == last:
                 count += 1
         return TopTokens(list(token_ids[:count]), list(logprobs[:count]))
+
+
+class _Widths(NamedTuple):
+    """How many columns of the sparse tables are read."""
+
+    biases: int
+    allowed: int
+    bad_words: int
+
+
+_EVERYTHING = _Widths(MAX_LOGIT_BIASES, MAX_LOGIT_BIASES, MAX_BAD_WORDS)
 
 
 class SlotTable:
@@ -108,29 +119,15 @@ class SlotTable:
             raw_logits_BV: the logits before token masks.
             top_n: the most alternatives that a row may ask for.
         """
-        slots_B = inputs.slots_B
         every = -1
         return inputs._replace(
             tier=Tier.FULL,
             rules=self.rules.choose(every, Stage.SCORES),
             cuts=self.rules.choose(every, Stage.DISTRIBUTION),
-            rule_rows=RuleRows(
-                slots_B=slots_B,
-                lengths_B=state.lengths_S.index_select(0, slots_B),
-                prompt_lens_B=state.prompt_lens_S.index_select(0, slots_B),
-                tokens_SL=state.tokens_SL,
-                max_length=state.tokens_SL.shape[1],
-                values_BP=state.rule_values_SP.index_select(0, slots_B),
-                columns=self.rules.columns,
-                bias_ids_BX=state.bias_ids_SX.index_select(0, slots_B).long(),
-                bias_values_BX=state.bias_values_SX.index_select(0, slots_B),
-                allowed_ids_BX=state.allowed_ids_SX.index_select(0, slots_B).long(),
-                bad_words_BWL=state.bad_words_SWL.index_select(0, slots_B).long(),
-                eos_ids_E=self._eos_ids_E,
-            ),
-            whole_rows_R=torch.arange(len(slots_B), device=slots_B.device),
+            rule_rows=self._rule_rows(inputs.slots_B, state, state.tokens_SL.shape[1], _EVERYTHING),
+            whole_rows_R=torch.arange(len(inputs.slots_B), device=inputs.slots_B.device),
             top_n=top_n,
-            raw_logprobs_B=state.raw_logprobs_S.index_select(0, slots_B),
+            raw_logprobs_B=state.raw_logprobs_S.index_select(0, inputs.slots_B),
             raw_logits_BV=raw_logits_BV,
         )
 
@@ -156,32 +153,38 @@ class SlotTable:
         active = 0
         for row in rows:
             active |= row.active_rules
-        num_biases = max(len(row.biases) for row in rows)
-        num_allowed = max(len(row.allowed) for row in rows)
-        num_words = max(len(row.bad_words) for row in rows)
+        widths = _Widths(
+            biases=max(len(row.biases) for row in rows),
+            allowed=max(len(row.allowed) for row in rows),
+            bad_words=max(len(row.bad_words) for row in rows),
+        )
         whole = self.whole_rows(slots)
         report_raw = self.report_raw(slots)
         return inputs._replace(
             tier=Tier.FULL,
             rules=self.rules.choose(active, Stage.SCORES),
             cuts=self.rules.choose(active, Stage.DISTRIBUTION),
-            rule_rows=RuleRows(
-                slots_B=slots_B,
-                lengths_B=state.lengths_S.index_select(0, slots_B),
-                prompt_lens_B=state.prompt_lens_S.index_select(0, slots_B),
-                tokens_SL=state.tokens_SL,
-                max_length=max_length,
-                values_BP=state.rule_values_SP.index_select(0, slots_B),
-                columns=self.rules.columns,
-                bias_ids_BX=state.bias_ids_SX[:, :num_biases].index_select(0, slots_B).long(),
-                bias_values_BX=state.bias_values_SX[:, :num_biases].index_select(0, slots_B),
-                allowed_ids_BX=state.allowed_ids_SX[:, :num_allowed].index_select(0, slots_B).long(),
-                bad_words_BWL=state.bad_words_SWL[:, :num_words].index_select(0, slots_B).long(),
-                eos_ids_E=self._eos_ids_E,
-            ),
+            rule_rows=self._rule_rows(slots_B, state, max_length, widths),
             whole_rows_R=upload(torch.tensor(whole), slots_B.device) if whole else None,
             cuts_top=any(row.cuts_top for row in rows),
             top_n=max(row.top_n for row in rows),
             raw_logprobs_B=state.raw_logprobs_S.index_select(0, slots_B) if report_raw else None,
             raw_logits_BV=raw_logits_BV if report_raw else None,
+        )
+
+    def _rule_rows(self, slots_B: Tensor, state: DeviceState, max_length: int, widths: _Widths) -> RuleRows:
+        """What rules read of some slots, of the sparse tables only so many columns."""
+        return RuleRows(
+            slots_B=slots_B,
+            lengths_B=state.lengths_S.index_select(0, slots_B),
+            prompt_lens_B=state.prompt_lens_S.index_select(0, slots_B),
+            tokens_SL=state.tokens_SL,
+            max_length=max_length,
+            values_BP=state.rule_values_SP.index_select(0, slots_B),
+            columns=self.rules.columns,
+            bias_ids_BX=state.bias_ids_SX[:, : widths.biases].index_select(0, slots_B).long(),
+            bias_values_BX=state.bias_values_SX[:, : widths.biases].index_select(0, slots_B),
+            allowed_ids_BX=state.allowed_ids_SX[:, : widths.allowed].index_select(0, slots_B).long(),
+            bad_words_BWL=state.bad_words_SWL[:, : widths.bad_words].index_select(0, slots_B).long(),
+            eos_ids_E=self._eos_ids_E,
         )

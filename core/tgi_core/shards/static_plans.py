@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract import LateInputs, PromptLogprobs, StepPlan, StepResult, TopTokens
+from tgi_core.contract import Device, DeviceEvent, LateInputs, PromptLogprobs, StepPlan, StepResult, TopTokens
 from tgi_core.sampling.params import Tier
 from tgi_core.shards.buckets import ForwardShape, cheapest
 from tgi_core.shards.slots import SlotTable
@@ -49,10 +49,12 @@ class SampledCalls(NamedTuple):
 
     Attributes:
         outputs: of each call what ``Sample`` gives, () where none of its rows samples.
+        event: after the last copy.
         skipped: rows of the plan that sit their sampling out.
     """
 
     outputs: Sequence[tuple[Tensor, ...]]
+    event: DeviceEvent
     skipped: frozenset[int]
 
 
@@ -60,6 +62,7 @@ class PlanRunner:
     """Carries out plans in the shapes that are ready.
 
     Args:
+        device: records the events.
         runner: does the work.
         slots: the host's part of the slot tables.
         block_size: tokens in a KV block.
@@ -68,8 +71,9 @@ class PlanRunner:
         ready: shapes of forwards that are compiled.
     """
 
-    def __init__(self, runner: StaticRunner, slots: SlotTable, block_size: int) -> None:
+    def __init__(self, device: Device, runner: StaticRunner, slots: SlotTable, block_size: int) -> None:
         self.ready: set[ForwardShape] = set()
+        self._device = device
         self._runner = runner
         self._slots = slots
         self._block_size = block_size
@@ -125,7 +129,7 @@ class PlanRunner:
             call_masks = {index: masks[row] for index, row in enumerate(rows) if row in masks}
             sampled = self._runner.sample(hidden_BE, slots, targets, tier, call_masks)
             outputs.append(tuple(download(tensor) for tensor in sampled))
-        return SampledCalls(outputs, skipped)
+        return SampledCalls(outputs, self._device.record_event(), skipped)
 
     def result(self, plan: StepPlan, forward: ForwardCalls, sampled: SampledCalls) -> StepResult:
         """A collected step, whose tokens have arrived."""

@@ -36,13 +36,9 @@ class StaticRunner:
         model: what the work needs beside the state.
         state: tables and caches; belongs to this object from now on.
         columns: blocks that a slot may have.
-
-    Attributes:
-        num_compiled: pieces of work that were compiled.
     """
 
     def __init__(self, device: Device, model: StaticModel, state: DeviceState, columns: int) -> None:
-        self.num_compiled = 0
         self._device = device
         self._model = model
         self._state = state
@@ -80,7 +76,6 @@ class StaticRunner:
         if compiled is None:
             assert self._is_preparing, f"a step needs {key}, which was not prepared"
             compiled = self._compiled[key] = self._device.compile(work, self._state, on_device)
-            self.num_compiled += 1
         self._state, outputs = compiled(self._state, on_device)
         return outputs
 

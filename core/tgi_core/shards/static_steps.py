@@ -21,7 +21,7 @@ from tgi_core.sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOG
 from tgi_core.shards.batch import sample_inputs
 from tgi_core.shards.prompts import next_logprobs
 from tgi_core.shards.slots import SlotTable
-from tgi_core.shards.tables import NO_BIAS, NO_TOKEN, signed_seed, usable_temperature
+from tgi_core.shards.tables import NO_BIAS, NO_TOKEN, integer_tables, slot_columns
 
 Outputs = tuple[DeviceState, tuple[Tensor, ...]]
 
@@ -59,20 +59,10 @@ class StaticModel(NamedTuple):
 
 def pack_slot(new: NewSlot, slots: SlotTable, length: int) -> tuple[Tensor, ...]:
     """The inputs of ``enter`` for a request of at most ``length`` tokens."""
-    params, slot = new.sampling, slots[new.slot]
+    slot = slots[new.slot]
     tokens_L = torch.zeros(length, dtype=torch.int32)
     tokens_L[: len(new.token_ids)] = torch.tensor(new.token_ids, dtype=torch.int32)
-    integers = (
-        new.slot,
-        len(new.token_ids),
-        new.prompt_len,
-        params.top_k,
-        params.do_sample,
-        params.raw_logprobs,
-        signed_seed(params.seed),
-        params.choice,
-    )
-    numbers = (usable_temperature(params.temperature), params.top_p, *slots.rules.values(params))
+    integers, numbers = slot_columns(new, slots.rules)
     bias_ids_X = torch.zeros(MAX_LOGIT_BIASES, dtype=torch.int32)
     bias_values_X = torch.full((MAX_LOGIT_BIASES,), NO_BIAS)
     for index, (token_id, value) in enumerate(slot.biases[:MAX_LOGIT_BIASES]):
@@ -91,16 +81,7 @@ def enter(state: DeviceState, inputs: tuple[Tensor, ...]) -> Outputs:
     tokens_L, integers_X, numbers_X, bias_ids_X, bias_values_X, allowed_X, words_WL = inputs
     slot_1 = integers_X[:1]
     state.tokens_SL[:, : len(tokens_L)].index_copy_(0, slot_1, tokens_L[None])
-    integer_tables = (
-        state.lengths_S,
-        state.prompt_lens_S,
-        state.top_k_S,
-        state.do_sample_S,
-        state.raw_logprobs_S,
-        state.seed_S,
-        state.choice_S,
-    )
-    for index, table_S in enumerate(integer_tables, 1):
+    for index, table_S in enumerate(integer_tables(state), 1):
         table_S.index_copy_(0, slot_1, integers_X[index : index + 1].to(table_S.dtype))
     state.temperature_S.index_copy_(0, slot_1, numbers_X[:1])
     state.top_p_S.index_copy_(0, slot_1, numbers_X[1:2])

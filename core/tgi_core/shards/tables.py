@@ -79,32 +79,28 @@ def apply_plan(
         _copy_blocks(plan, state, group_of_layer, kernels)
 
 
-def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable) -> None:
-    device = state.tokens_SL.device
-    stale = {new.slot: slots[new.slot] for new in new_slots}
-    for new in new_slots:
-        slots.enter(new)
-        tokens = torch.tensor(new.token_ids, dtype=torch.int32)
-        state.tokens_SL[new.slot, : len(new.token_ids)] = upload(tokens, device)
-    sampling = [new.sampling for new in new_slots]
+def slot_columns(new: NewSlot, rules: RuleSet) -> tuple[list[int], list[float]]:
+    """What a request brings into the tables of one number a slot.
+
+    Integers are the slot and then one for each of ``integer_tables``; floats are temperature, top-p and the rules'.
+    """
+    params = new.sampling
     integers = [
-        (
-            new.slot,
-            len(new.token_ids),
-            new.prompt_len,
-            params.top_k,
-            params.do_sample,
-            params.raw_logprobs,
-            signed_seed(params.seed),
-            params.choice,
-        )
-        for new, params in zip(new_slots, sampling, strict=True)
+        new.slot,
+        len(new.token_ids),
+        new.prompt_len,
+        params.top_k,
+        params.do_sample,
+        params.raw_logprobs,
+        _signed(params.seed),
+        params.choice,
     ]
-    numbers = [
-        (usable_temperature(params.temperature), params.top_p, *slots.rules.values(params)) for params in sampling
-    ]
-    slots_R, *integer_columns = upload(torch.tensor(list(zip(*integers, strict=True))), device)
-    integer_tables = (
+    return integers, [_usable_temperature(params.temperature), params.top_p, *rules.values(params)]
+
+
+def integer_tables(state: DeviceState) -> tuple[Tensor, ...]:
+    """The tables of one integer a slot, in the order of ``slot_columns``."""
+    return (
         state.lengths_S,
         state.prompt_lens_S,
         state.top_k_S,
@@ -113,8 +109,19 @@ def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable)
         state.seed_S,
         state.choice_S,
     )
-    numbers_RF = upload(torch.tensor(numbers, dtype=torch.float32), device)
-    for table_S, column_R in zip(integer_tables, integer_columns, strict=True):
+
+
+def _enter_slots(new_slots: list[NewSlot], state: DeviceState, slots: SlotTable) -> None:
+    device = state.tokens_SL.device
+    stale = {new.slot: slots[new.slot] for new in new_slots}
+    for new in new_slots:
+        slots.enter(new)
+        tokens = torch.tensor(new.token_ids, dtype=torch.int32)
+        state.tokens_SL[new.slot, : len(new.token_ids)] = upload(tokens, device)
+    columns = [slot_columns(new, slots.rules) for new in new_slots]
+    slots_R, *integer_columns = upload(torch.tensor([integers for integers, _ in columns]).t().contiguous(), device)
+    numbers_RF = upload(torch.tensor([numbers for _, numbers in columns], dtype=torch.float32), device)
+    for table_S, column_R in zip(integer_tables(state), integer_columns, strict=True):
         table_S[slots_R] = column_R.to(table_S.dtype)
     state.temperature_S[slots_R] = numbers_RF[:, 0]
     state.top_p_S[slots_R] = numbers_RF[:, 1]
@@ -186,11 +193,11 @@ def _copy_blocks(plan: StepPlan, state: DeviceState, group_of_layer: Sequence[in
                     kernels.copy_blocks(cache_NP2KD, sources_R, targets_R)
 
 
-def usable_temperature(temperature: float) -> float:
+def _usable_temperature(temperature: float) -> float:
     """Kept where float32 can divide by it: 0 and infinity would turn scores into NaN."""
     return min(max(temperature, _SMALLEST_TEMPERATURE), _LARGEST_TEMPERATURE)
 
 
-def signed_seed(seed: int) -> int:
+def _signed(seed: int) -> int:
     """The bits of an unsigned 64-bit number as a signed one."""
     return seed - (1 << 64) if seed >= 1 << 63 else seed

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import Future
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,19 +18,18 @@ from tgi_core.contract import (
     KVGroup,
     KVGroupBudget,
     LateInputs,
-    ModelShard,
+    LoadProgress,
     ShardLimits,
     ShardSpec,
     StepPlan,
     StepResult,
-    Ticket,
 )
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.plugins import Plugins
 from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.checks import check_block_size, check_dtype
-from tgi_core.shards.faults import typed_faults
+from tgi_core.shards.pipelined import PipelinedShard
 from tgi_core.shards.prompts import PromptScores, RowChunk, token_logprobs
 from tgi_core.shards.sampling import Sampler, StepTokens
 from tgi_core.shards.slots import SlotTable
@@ -42,7 +39,7 @@ from tgi_core.shards.worker import ThreadWorker
 _CANNOT = ("mixed_batches", "chunked_prefill", "prefix_cache", "sliding_window")
 
 
-class _Forward(NamedTuple):
+class WholeForward(NamedTuple):
     """Logits of the rows that sample, their slots, and what prompts' log-probabilities were asked for."""
 
     logits_BV: Tensor | None
@@ -50,20 +47,7 @@ class _Forward(NamedTuple):
     prompt_scores: PromptScores | None
 
 
-class _Ticket:
-    """A launched step."""
-
-    def __init__(self, plan: StepPlan, forward: Future[_Forward]) -> None:
-        self.plan = plan
-        self.forward = forward
-        self.tokens: Future[StepTokens] | None = None
-
-    @property
-    def step(self) -> int:
-        return self.plan.step
-
-
-class WholeModelShard(ModelShard):
+class WholeModelShard(PipelinedShard[WholeForward, StepTokens]):
     """Slots instead of blocks: a cache entry is as long as a sequence, and there is one for each slot.
 
     A backend derives from it and says how prompts and next tokens are computed. Tables, rules and sampling live on the
@@ -89,13 +73,13 @@ class WholeModelShard(ModelShard):
                 "Set these to False in what its capabilities() returns.",
                 ExitCode.BACKEND,
             )
+        super().__init__(ThreadWorker(spec.cpu_threads))
         self._capabilities = capabilities
         self._device = device
         self._kernels: Kernels = ReferenceKernels()
         self._rules = RuleSet(Plugins.discover().logits_rules())
         self.extra_parameters = self._rules.extra_parameters
         self._eos_token_ids = spec.eos_token_ids
-        self._worker = ThreadWorker(spec.cpu_threads)
         self._state: DeviceState | None = None
         self._slots: SlotTable | None = None
         self._sampler: Sampler | None = None
@@ -106,6 +90,10 @@ class WholeModelShard(ModelShard):
     @abstractmethod
     def vocab_size(self) -> int:
         """Width of the logits."""
+
+    @abstractmethod
+    def load_weights(self, progress: LoadProgress) -> None:
+        """See ``ModelShard.load``."""
 
     @abstractmethod
     def prefill(self, slot: int, ids_T: Tensor) -> Tensor:
@@ -123,30 +111,10 @@ class WholeModelShard(ModelShard):
             StartupError: the limits do not fit.
         """
 
-    # -- the contract -------------------------------------------------------------------------------------------------
+    # -- what core does with it ---------------------------------------------------------------------------------------
 
-    def warm_up(self, limits: ShardLimits) -> KVBudget:
-        return self._worker.submit(partial(self._warm_up, limits)).result()
-
-    def launch(self, plan: StepPlan) -> Ticket:
-        return _Ticket(plan, self._worker.submit(partial(self._forward, plan)))
-
-    def sample(self, ticket: Ticket, late: LateInputs | None) -> None:
-        assert isinstance(ticket, _Ticket)
-        ticket.tokens = self._worker.submit(partial(self._sample, ticket, late))
-
-    def collect(self, ticket: Ticket) -> StepResult:
-        assert isinstance(ticket, _Ticket)
-        assert ticket.tokens is not None, "sample comes before collect"
-        assert self._sampler is not None
-        with typed_faults():
-            tokens = ticket.tokens.result()
-        scores = ticket.forward.result().prompt_scores
-        return self._sampler.result(ticket.plan, tokens, [] if scores is None else scores.to_results())
-
-    def close(self) -> None:
-        self._worker.close()
-        self._state = self._slots = self._sampler = None
+    def _load(self, progress: LoadProgress) -> None:
+        self.load_weights(progress)
 
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
         check_block_size(limits, self._capabilities)
@@ -159,8 +127,7 @@ class WholeModelShard(ModelShard):
         group = KVGroupBudget(KVGroup(None, entry_bytes), limits.max_slots)
         return KVBudget(entry_tokens, [group], entry_tokens, [])
 
-    @torch.inference_mode()
-    def _forward(self, plan: StepPlan) -> _Forward:
+    def _forward(self, plan: StepPlan) -> WholeForward:
         state, slots = self._state, self._slots
         assert state is not None, "warm_up comes before launch"
         assert slots is not None
@@ -168,7 +135,7 @@ class WholeModelShard(ModelShard):
         slots_B = torch.tensor([slot for slot, samples in zip(plan.slots, plan.samples, strict=True) if samples])
         if plan.num_decodes == len(plan.slots):
             positions_B = state.lengths_S[slots_B].long() - 1
-            return _Forward(
+            return WholeForward(
                 self.decode(plan.slots, state.tokens_SL[slots_B, positions_B].long(), positions_B), slots_B, None
             )
         rows, chunks, scored = [], [], []
@@ -180,10 +147,16 @@ class WholeModelShard(ModelShard):
                 chunks.append(RowChunk(slot, plan.epochs[row], 1, num_tokens))
                 scored.append(token_logprobs(logits_TV[:num_tokens], state.tokens_SL[slot, 1 : num_tokens + 1]))
         scores = PromptScores(chunks, torch.cat(scored)) if chunks else None
-        return _Forward(torch.stack(rows), slots_B, scores)
+        return WholeForward(torch.stack(rows), slots_B, scores)
 
-    @torch.inference_mode()
-    def _sample(self, ticket: _Ticket, late: LateInputs | None) -> StepTokens:
+    def _sample(self, plan: StepPlan, forward: WholeForward, late: LateInputs | None) -> StepTokens:
         assert self._sampler is not None
-        forward = ticket.forward.result()
-        return self._sampler.sample(ticket.plan, forward.logits_BV, forward.slots_B, late)
+        return self._sampler.sample(plan, forward.logits_BV, forward.slots_B, late)
+
+    def _result(self, plan: StepPlan, forward: WholeForward, sampled: StepTokens) -> StepResult:
+        assert self._sampler is not None
+        scores = forward.prompt_scores
+        return self._sampler.result(plan, sampled, [] if scores is None else scores.to_results())
+
+    def _release(self) -> None:
+        self._state = self._slots = self._sampler = None

@@ -53,6 +53,11 @@ class InlineWorker:
         pass
 
 
+def make_worker(*, asynchronous: bool, cpu_threads: int | None) -> Worker:
+    """The caller's thread for a device that returns before work has run, else a thread of its own."""
+    return InlineWorker() if asynchronous else ThreadWorker(cpu_threads)
+
+
 def _set_threads(num_threads: int | None) -> None:
     if num_threads is not None:
         torch.set_num_threads(num_threads)

@@ -120,8 +120,7 @@ class SlotShard(WholeModelShard):
     def vocab_size(self) -> int:
         return self._library.vocab_size
 
-    @torch.inference_mode()
-    def load(self, progress: LoadProgress) -> None:
+    def load_weights(self, progress: LoadProgress) -> None:
         self._library.load(progress)
 
     def make_caches(self, limits: ShardLimits) -> tuple[int, int]:
