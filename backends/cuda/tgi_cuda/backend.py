@@ -6,19 +6,19 @@ from tgi_core.contract import (
     AttentionChoice,
     AttentionOption,
     AttentionUse,
-    Backend,
     BackendInfo,
-    Capabilities,
     Device,
-    GraphMode,
     Kernels,
     Probe,
 )
+from tgi_core.gpu_backend import GpuBackend
 from tgi_cuda.attention import NAMES
 
 
-class CudaBackend(Backend):
+class CudaBackend(GpuBackend):
     """Runs models on one NVIDIA GPU of compute capability 8.0 or newer."""
+
+    attention = NAMES
 
     @property
     def info(self) -> BackendInfo:
@@ -31,17 +31,6 @@ class CudaBackend(Backend):
 
         return probe_devices()
 
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            graph=GraphMode.DECODE,
-            dtypes=("bfloat16", "float16", "float32"),
-            # The copy engine fetches tiles of 64 tokens, which must lie within a block.
-            block_sizes=(64, 16, 32, 128, 256),
-            run_ahead=1,
-            asynchronous=True,
-            attention=NAMES,
-        )
-
     def open_device(self, local_index: int) -> Device:
         from tgi_core.shards.accelerator import CudaDevice
 
@@ -53,9 +42,6 @@ class CudaBackend(Backend):
         from tgi_cuda.attention.choose import list_options
 
         return list_options(torch.cuda.get_device_capability(0), use)
-
-    def kernels(self, device: Device) -> Kernels:
-        return self.kernels_for(device, None)
 
     def kernels_for(self, device: Device, attention: AttentionChoice | None) -> Kernels:
         from tgi_cuda.attention.choose import PROVIDERS

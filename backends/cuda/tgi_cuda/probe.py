@@ -7,6 +7,7 @@ import importlib.util
 from typing import Any
 
 from tgi_core.contract import DeviceInfo, Probe
+from tgi_core.gpu_backend import ask_torch
 
 MINIMUM_CAPABILITY = (8, 0)
 """Ampere: the first with bfloat16."""
@@ -21,14 +22,9 @@ def probe_devices() -> Probe:
         return Probe(reason="there is no NVIDIA driver on this machine", fix="Install NVIDIA's driver.")
     if importlib.util.find_spec("triton") is None:
         return Probe(reason="Triton is not installed", fix='Install it: pip install "tgi-serve[cuda]".')
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return Probe(reason=f"torch cannot be imported ({error})", fix=_INSTALL_TORCH)
-    try:
-        return probe_torch(torch)
-    except Exception as error:  # drivers and libraries of different versions raise anything
-        return Probe(reason=f"CUDA does not start: {error}", fix="Check the driver with nvidia-smi.")
+    return ask_torch(
+        probe_torch, library="CUDA", install_torch=_INSTALL_TORCH, check="Check the driver with nvidia-smi."
+    )
 
 
 def has_driver() -> bool:

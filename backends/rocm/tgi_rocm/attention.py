@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgi_core.contract import AttentionUse, Device
 from tgi_core.shards.attention_providers import Obstacle, PrefillAttention, Provider, has_module, unfit_model
-from tgi_triton.varlen_prefill import VarlenPrefill, unfit_blocks
+from tgi_triton import varlen_prefill
 
 _BLOCK_SIZE = 128
 """Composable Kernel, which is below both libraries, pages by multiples of it."""
@@ -32,31 +32,14 @@ class Aiter(Provider[str]):
     def open(self, device: Device, use: AttentionUse) -> PrefillAttention:  # noqa: ARG002 - it needs neither
         from aiter import flash_attn_varlen_func
 
-        return VarlenPrefill(flash_attn_varlen_func, least_q=_FEWEST_QUERIES)
+        return varlen_prefill.VarlenPrefill(flash_attn_varlen_func, least_q=_FEWEST_QUERIES)
 
 
-class FlashAttention2(Provider[str]):
+class FlashAttention2(varlen_prefill.FlashAttention2[str]):
     """flash-attn 2 as built for ROCm. Its variant in Triton does not read a paged cache and is not meant here."""
-
-    name = "flash-attn"
-    distribution = "flash-attn"
-
-    def missing(self) -> Obstacle | None:
-        # The compiled half; the variant in Triton is installed without it.
-        if has_module("flash_attn_2_cuda"):
-            return None
-        return Obstacle(
-            "flash-attn 2 is not installed, or not with its compiled kernels",
-            'Build it: pip install --no-build-isolation "tgi-serve[flash-attn]".',
-        )
 
     def unfit(self, hardware: str, use: AttentionUse) -> Obstacle | None:
         return _unfit(hardware, ("gfx90a", "gfx942", "gfx950"), use)
-
-    def open(self, device: Device, use: AttentionUse) -> PrefillAttention:  # noqa: ARG002 - it needs neither
-        from flash_attn import flash_attn_varlen_func
-
-        return VarlenPrefill(flash_attn_varlen_func)
 
 
 PROVIDERS: tuple[Provider[str], ...] = (Aiter(), FlashAttention2())
@@ -69,4 +52,4 @@ FASTER: frozenset[tuple[str, str]] = frozenset()
 def _unfit(architecture: str, architectures: tuple[str, ...], use: AttentionUse) -> Obstacle | None:
     if architecture not in architectures:
         return Obstacle(f"it is made for {', '.join(architectures)}, not for {architecture}")
-    return unfit_blocks(use, _BLOCK_SIZE) or unfit_model(use, _HEAD_DIMS)
+    return varlen_prefill.unfit_blocks(use, _BLOCK_SIZE) or unfit_model(use, _HEAD_DIMS)

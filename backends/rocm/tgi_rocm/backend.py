@@ -9,21 +9,21 @@ from tgi_core.contract import (
     AttentionChoice,
     AttentionOption,
     AttentionUse,
-    Backend,
     BackendInfo,
-    Capabilities,
     Device,
-    GraphMode,
     Kernels,
     Probe,
 )
+from tgi_core.gpu_backend import GpuBackend
 
 ATTENTION = ("triton", "aiter", "flash-attn")
 """What ``--attention`` takes; our own kernels first."""
 
 
-class RocmBackend(Backend):
+class RocmBackend(GpuBackend):
     """Runs models on one AMD GPU of the CDNA 2 to 4 or RDNA 3 to 4 families. Torch calls it "cuda"."""
+
+    attention = ATTENTION
 
     @property
     def info(self) -> BackendInfo:
@@ -36,16 +36,6 @@ class RocmBackend(Backend):
         from tgi_rocm.probe import probe_devices
 
         return probe_devices()
-
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            graph=GraphMode.DECODE,
-            dtypes=("bfloat16", "float16", "float32"),
-            block_sizes=(64, 16, 32, 128, 256),
-            run_ahead=1,
-            asynchronous=True,
-            attention=ATTENTION,
-        )
 
     def process_environment(self) -> Mapping[str, str]:
         settings = {
@@ -73,9 +63,6 @@ class RocmBackend(Backend):
         architecture = architecture_of(torch.cuda.get_device_properties(0))
         faster = {name for name, measured in FASTER if measured == architecture}
         return list_options(PROVIDERS, architecture, use, faster=faster, place=f"on {architecture}", own=ATTENTION[0])
-
-    def kernels(self, device: Device) -> Kernels:
-        return self.kernels_for(device, None)
 
     def kernels_for(self, device: Device, attention: AttentionChoice | None) -> Kernels:
         import torch

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tgi_core.contract import DeviceInfo, Probe
+from tgi_core.gpu_backend import ask_torch
 
 ARCHITECTURES = ("gfx90a", "gfx942", "gfx950", "gfx11", "gfx12")
 """How the names of those begin whose matrix units the kernels are compiled for: CDNA 2 to 4, RDNA 3 and 4."""
@@ -28,14 +29,7 @@ def probe_devices() -> Probe:
             reason="there is no AMD GPU driver on this machine, or it is hidden from this container",
             fix="Install AMD's amdgpu driver; a container needs --device /dev/kfd --device /dev/dri.",
         )
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return Probe(reason=f"torch cannot be imported ({error})", fix=_INSTALL_TORCH)
-    try:
-        return probe_torch(torch)
-    except Exception as error:  # drivers and libraries of different versions raise anything
-        return Probe(reason=f"ROCm does not start: {error}", fix="Check the driver with rocminfo.")
+    return ask_torch(probe_torch, library="ROCm", install_torch=_INSTALL_TORCH, check="Check the driver with rocminfo.")
 
 
 def probe_torch(torch: Any) -> Probe:

@@ -20,6 +20,7 @@ from tgi_triton.online_softmax import (
     HeadTerms,
     accumulate,
     combine_shares,
+    leave_share,
     score_factors,
     sharpness,
     sink_weights,
@@ -156,13 +157,8 @@ def _decode_kernel(
     used = tl.cdiv(num_tiles, tiles_a_split)
     if used > 1:
         place = row * NUM_KV_HEADS + kv_head
-        share = place * splits + split
-        share_offsets = heads[:, None] * BLOCK_D + columns[None, :]
-        tl.store(sums_ptr + share * HEADS * BLOCK_D + share_offsets, sums)
-        tl.store(statistics_ptr + share * 2 * HEADS + heads, highest)
-        tl.store(statistics_ptr + share * 2 * HEADS + HEADS + heads, total)
         # All threads have stored before the one that counts releases.
-        tl.debug_barrier()
+        leave_share(sums_ptr, statistics_ptr, place * splits + split, sums, highest, total, HEADS, BLOCK_D)
         if tl.atomic_add(arrivals_ptr + place, 1) < used - 1:
             return
         tl.store(arrivals_ptr + place, 0)

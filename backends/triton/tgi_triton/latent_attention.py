@@ -24,7 +24,7 @@ from tgi_triton.device_code import (
     launch_options,
     next_power_of_2,
 )
-from tgi_triton.online_softmax import accumulate, combine_shares
+from tgi_triton.online_softmax import accumulate, combine_shares, leave_share
 from tgi_triton.tuning import Tuning
 
 FEATURES = frozenset({"latent values"})
@@ -160,14 +160,8 @@ def _latent_kernel(
     used = tl.cdiv(num_tiles, tiles_a_split)
     if used > 1:
         place = token * tl.num_programs(0) + head_block
-        share = place * splits + split
-        lanes = tl.arange(0, HEADS)
-        share_offsets = lanes[:, None] * BLOCK_L + latents[None, :]
-        tl.store(sums_ptr + share * HEADS * BLOCK_L + share_offsets, sums)
-        tl.store(statistics_ptr + share * 2 * HEADS + lanes, highest)
-        tl.store(statistics_ptr + share * 2 * HEADS + HEADS + lanes, total)
         # All threads have stored before the one that counts releases.
-        tl.debug_barrier()
+        leave_share(sums_ptr, statistics_ptr, place * splits + split, sums, highest, total, HEADS, BLOCK_L)
         if tl.atomic_add(arrivals_ptr + place, 1) < used - 1:
             return
         tl.store(arrivals_ptr + place, 0)

@@ -70,6 +70,17 @@ def accumulate(sums, highest, total, scores, values, factor, MAY_SEE_NOTHING: tl
 
 
 @triton.jit
+def leave_share(sums_ptr, statistics_ptr, share, sums, highest, total, HEADS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Leave a program's share in memory, where ``combine_shares`` finds it once all threads have stored."""
+    heads = tl.arange(0, HEADS)
+    offsets = heads[:, None] * BLOCK_D + tl.arange(0, BLOCK_D)[None, :]
+    tl.store(sums_ptr + share * HEADS * BLOCK_D + offsets, sums)
+    tl.store(statistics_ptr + share * 2 * HEADS + heads, highest)
+    tl.store(statistics_ptr + share * 2 * HEADS + HEADS + heads, total)
+    tl.debug_barrier()
+
+
+@triton.jit
 def combine_shares(sums_ptr, statistics_ptr, first_share, used, factor, HEADS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Put shares together that programs have left in memory: (sums [HEADS, BLOCK_D], highest, total)."""
     heads = tl.arange(0, HEADS)

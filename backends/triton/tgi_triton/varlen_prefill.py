@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, AttentionUse
-from tgi_core.shards.attention_providers import Obstacle, PrefillAttention
+from tgi_core.contract import AttentionBatch, AttentionSpec, AttentionUse, Device
+from tgi_core.shards.attention_providers import HardwareT, Obstacle, PrefillAttention, Provider, has_module
 
 
 class _Prefill(NamedTuple):
@@ -87,6 +87,27 @@ class VllmVarlenPrefill(VarlenPrefill):
             out=torch.empty_like(q_THD),
         )
         return output_THD
+
+
+class FlashAttention2(Provider[HardwareT]):
+    """flash-attn 2.x: the same package for every vendor, each with limits of its own. ``unfit`` tells them."""
+
+    name = "flash-attn"
+    distribution = "flash-attn"
+
+    def missing(self) -> Obstacle | None:
+        # The compiled half: ``flash_attn`` itself may be there with flash-attn-4 alone, or with a variant in Triton.
+        if has_module("flash_attn_2_cuda"):
+            return None
+        return Obstacle(
+            "flash-attn 2 is not installed, or not with its compiled kernels",
+            'Install it: pip install --no-build-isolation "tgi-serve[flash-attn]".',
+        )
+
+    def open(self, device: Device, use: AttentionUse) -> PrefillAttention:  # noqa: ARG002 - it needs neither
+        from flash_attn import flash_attn_varlen_func
+
+        return VarlenPrefill(flash_attn_varlen_func)
 
 
 def unfit_blocks(use: AttentionUse, multiple: int) -> Obstacle | None:

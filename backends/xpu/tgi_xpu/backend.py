@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from tgi_core.contract import (
     AttentionChoice,
     AttentionOption,
     AttentionUse,
-    Backend,
     BackendInfo,
     Capabilities,
     Device,
@@ -14,13 +15,16 @@ from tgi_core.contract import (
     Kernels,
     Probe,
 )
+from tgi_core.gpu_backend import GpuBackend
 
 ATTENTION = ("triton", "vllm-xpu-kernels", "ipex", "reference")
 """What ``--attention`` takes; our own kernels first."""
 
 
-class XpuBackend(Backend):
+class XpuBackend(GpuBackend):
     """Runs models on one Intel GPU."""
+
+    attention = ATTENTION
 
     @property
     def info(self) -> BackendInfo:
@@ -37,14 +41,7 @@ class XpuBackend(Backend):
     def capabilities(self) -> Capabilities:
         from tgi_xpu.probe import has_graphs
 
-        return Capabilities(
-            graph=GraphMode.DECODE if has_graphs() else GraphMode.NONE,
-            dtypes=("bfloat16", "float16", "float32"),
-            block_sizes=(64, 16, 32, 128, 256),
-            run_ahead=1,
-            asynchronous=True,
-            attention=ATTENTION,
-        )
+        return replace(super().capabilities(), graph=GraphMode.DECODE if has_graphs() else GraphMode.NONE)
 
     def open_device(self, local_index: int) -> Device:
         from tgi_xpu.device import XpuDevice
@@ -55,9 +52,6 @@ class XpuBackend(Backend):
         from tgi_xpu.attention import list_options
 
         return list_options(use)
-
-    def kernels(self, device: Device) -> Kernels:
-        return self.kernels_for(device, None)
 
     def kernels_for(self, device: Device, attention: AttentionChoice | None) -> Kernels:
         from tgi_xpu.attention import open_kernels

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tgi_core.contract import DeviceInfo, Probe
+from tgi_core.gpu_backend import ask_torch
 
 RENDER_NODES = Path("/dev/dri")
 """Where Linux has a file for each GPU that can compute."""
@@ -25,14 +26,9 @@ def probe_devices() -> Probe:
             reason="there is no GPU on this machine, or it is hidden from this container",
             fix="Install Intel's GPU driver; a container needs --device /dev/dri.",
         )
-    try:
-        import torch
-    except (ImportError, OSError) as error:
-        return Probe(reason=f"torch cannot be imported ({error})", fix=_INSTALL_TORCH)
-    try:
-        return probe_torch(torch)
-    except Exception as error:  # drivers and libraries of different versions raise anything
-        return Probe(reason=f"torch.xpu does not start: {error}", fix="Check the driver with sycl-ls or clinfo.")
+    return ask_torch(
+        probe_torch, library="torch.xpu", install_torch=_INSTALL_TORCH, check="Check the driver with sycl-ls or clinfo."
+    )
 
 
 def probe_torch(torch: Any) -> Probe:
