@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,39 +12,13 @@ from tgi_core.errors import ExitCode, StartupError
 from tgi_core.generation_config import read_sampling_defaults
 from tgi_core.lenient_json import decode_object
 from tgi_core.sampling.defaults import SamplingDefaults
+from tgi_core.text_defaults import TEXT_DEFAULTS
 
 T = TypeVar("T")
 
 _DOWNLOAD_AGAIN = "Download or copy the model again."
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
 _LARGEST_VOCABULARY = 1 << 24
-
-TEXT_DEFAULTS: Mapping[str, Mapping[str, int | str]] = {
-    "gemma3": {
-        "vocab_size": 262_208,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "max_position_embeddings": 131_072,
-        "sliding_window": 4096,
-    },
-    "llama4": {
-        "vocab_size": 202_048,
-        "hidden_size": 5120,
-        "intermediate_size": 8192,
-        "intermediate_size_mlp": 16_384,
-        "num_hidden_layers": 48,
-        "num_attention_heads": 40,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "hidden_act": "silu",
-        "max_position_embeddings": 131_072,
-        "num_local_experts": 16,
-    },
-}
-"""What the ``text_config`` of a multimodal type means by its silence: releases leave out what equals the defaults of
-transformers' class."""
 
 DEFAULT_TEMPLATE = "default"
 """Name of the chat template that is taken unless a request names another."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from tests.support.generated import replace_part
 from tgi_core.contract import Backend, Capabilities
 from tgi_core.hookspecs import PROJECT_NAME
 from tgi_core.plugins import Plugins
@@ -63,11 +64,5 @@ def _declared(capabilities: Capabilities) -> str:
     return "; ".join(parts)
 
 
-def main() -> None:
-    text = PAGE.read_text()
-    before, rest = text.split(START)
-    PAGE.write_text(before + START + table() + END + rest.split(END)[1])
-
-
 if __name__ == "__main__":
-    main()
+    replace_part(PAGE, START, END, table())

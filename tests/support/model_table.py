@@ -12,6 +12,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from tests.support import architectures, tiny_models
+from tests.support.generated import replace_part
 from tests.support.oracles import baichuan, internlm2
 from tgi_core.models import ARCHITECTURES, Architecture, ArchitectureSpec, HFConfig, ModuleArchitecture
 from tgi_core.models.encoder_decoder import ENCODER_DECODERS
@@ -162,11 +163,5 @@ _COLUMNS: Mapping[str, Callable[[ArchitectureSpec], str]] = {
 }
 
 
-def main() -> None:
-    text = PAGE.read_text()
-    before, rest = text.split(START)
-    PAGE.write_text(before + START + table() + END + rest.split(END)[1])
-
-
 if __name__ == "__main__":
-    main()
+    replace_part(PAGE, START, END, table())

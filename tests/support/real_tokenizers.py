@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ from tgi_core.sampling.grammar import Vocabulary
 from tgi_core.weights.gguf.metadata import GgufMetadata
 from tgi_core.weights.gguf.reader import GgufFile
 from tgi_core.weights.gguf.tokenizer import build_tokenizer
+from tgi_core.weights.tokenizers.sentencepiece_model import read_sentencepiece
 
 
 def smollm2(folder: Path) -> Vocabulary:
@@ -29,15 +28,16 @@ def deepseek(_folder: Path) -> Vocabulary:
 def mistral(folder: Path) -> Vocabulary:
     """Mistral v3: sentencepiece BPE that falls back to bytes, 32,768 tokens."""
     model = package_folder("mistral_common") / "data" / "mistral_instruct_tokenizer_240323.model.v3"
-    pieces, scores, types = zip(*_sentencepieces(model.read_bytes()), strict=True)
+    sentencepiece = read_sentencepiece(model)
+    pieces = sentencepiece.vocabulary.tokens
     metadata = GgufMetadata(
         model,
         {
             "general.architecture": "llama",
             "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.tokens": list(pieces),
-            "tokenizer.ggml.scores": np.array(scores, np.float32),
-            "tokenizer.ggml.token_type": np.array(types, np.int32),
+            "tokenizer.ggml.tokens": pieces,
+            "tokenizer.ggml.scores": np.array(sentencepiece.scores, np.float32),
+            "tokenizer.ggml.token_type": np.array(sentencepiece.vocabulary.types, np.int32),
             "tokenizer.ggml.bos_token_id": 1,
             "tokenizer.ggml.eos_token_id": 2,
         },
@@ -59,44 +59,3 @@ def package_folder(name: str) -> Path:
 def _write(path: Path, content: str) -> Path:
     path.write_text(content, encoding="utf-8")
     return path
-
-
-def _sentencepieces(model: bytes) -> Iterator[tuple[str, float, int]]:
-    """(piece, score, type) of a sentencepiece model: its protobuf's field 1, of which fields 1, 2, 3."""
-    for number, value in _fields(model):
-        if number == 1 and isinstance(value, bytes):
-            piece, score, kind = "", 0.0, 1
-            for inner_number, inner in _fields(value):
-                if inner_number == 1 and isinstance(inner, bytes):
-                    piece = inner.decode()
-                elif inner_number == 2 and isinstance(inner, bytes):
-                    score = struct.unpack("<f", inner)[0]
-                elif inner_number == 3 and isinstance(inner, int):
-                    kind = inner
-            yield piece, score, kind
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message, by number."""
-    position = 0
-
-    def varint() -> int:
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = data[position]
-            position += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while position < len(data):
-        key = varint()
-        kind = key & 7
-        if kind == 0:
-            yield key >> 3, varint()
-            continue
-        length = varint() if kind == 2 else {1: 8, 5: 4}[kind]
-        yield key >> 3, data[position : position + length]
-        position += length

@@ -16,6 +16,7 @@ from tgi_core.models.mixers import Mixer
 from tgi_core.models.mixers.attention import Attention
 from tgi_core.models.mixers.delta_net import DeltaNet, DeltaNetWeights, delta_net_states
 from tgi_core.models.mixers.latent import LatentAttention, LatentWeights
+from tgi_core.models.mixers.place import AttentionPlace
 from tgi_core.models.model import SlotState
 from tgi_core.models.spec import ArchitectureSpec, Block, Norm
 from tgi_core.models.step import Step
@@ -170,15 +171,13 @@ def _make_mixers(
             )
             states += len(delta_net_states(spec.delta_net))
             continue
-        group, cache = spec.windows.index(layer.window), next(caches)
-        attends = attention_kernels[group], specs[group]
+        group = spec.windows.index(layer.window)
+        place = AttentionPlace(attention_kernels[group], specs[group], group, next(caches), layer.rope)
         if isinstance(mixer, LatentWeights):
             assert spec.latent is not None, "the spec says which weights there are"
-            assert layer.rope is not None, "latent attention rotates"
-            latent = LatentAttention(spec.latent, mixer, kernels, *attends, group=group, cache=cache, rope=layer.rope)
-            mixers.append(latent)
+            mixers.append(LatentAttention(spec.latent, mixer, kernels, place))
         else:
-            mixers.append(Attention(spec, mixer, kernels, *attends, group=group, cache=cache, rope=layer.rope))
+            mixers.append(Attention(spec, mixer, kernels, place))
     return tuple(mixers)
 
 

@@ -17,6 +17,19 @@ from tgi_core.shards.batch import sample_inputs
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.tables import apply_plan, make_state
 
+EVERY_PARAMETER = (
+    SamplingParams(),
+    SamplingParams(do_sample=True, seed=1),
+    SamplingParams(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, seed=2**63 + 2),
+    SamplingParams(do_sample=True, top_p=0.8, seed=3, choice=2),
+    SamplingParams(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25, top_n=3),
+    SamplingParams(do_sample=True, min_p=0.05, typical_p=0.9, seed=4, raw_logprobs=True, top_n=2),
+    SamplingParams(do_sample=True, watermark_delta=2.0, relative_frequency_penalty=1.0, seed=5),
+    SamplingParams(logit_bias={3: 4.0, 90: -100.0}, min_tokens=6),
+    SamplingParams(allowed_token_ids=(7, 8, 9, 100), bad_words=((7, 8), (9,))),
+)
+"""Requests that together use every sampling parameter; 5 is an end of sequence where there is one."""
+
 
 class Row(NamedTuple):
     """A row: its parameters, its tokens so far and how many of them are the prompt."""

@@ -10,6 +10,13 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract import Device, DeviceEvent, DeviceMemory
+from tgi_core.shards.attention_providers import Provider
+from tgi_cuda.attention.choose import PROVIDERS
+
+
+def find_provider(name: str) -> Provider[tuple[int, int]]:
+    """The provider called ``name``."""
+    return next(provider for provider in PROVIDERS if provider.name == name)
 
 
 def check_paged_call(q: Tensor, k: Tensor, v: Tensor, int32s: dict[str, Tensor]) -> None:

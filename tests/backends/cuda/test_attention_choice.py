@@ -11,12 +11,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from tests.backends.cuda.libraries import LoggingDevice
+from tests.backends.cuda.libraries import LoggingDevice, find_provider
 from tests.backends.triton.support import attention_spec
 from tgi_core.contract import AttentionChoice, AttentionOption, AttentionUse
 from tgi_core.shards.attention_providers import Obstacle, Provider
 from tgi_cuda.attention import NAMES, choose
-from tgi_cuda.attention.choose import PROVIDERS, find_provider, list_options
+from tgi_cuda.attention.choose import PROVIDERS, list_options
 from tgi_cuda.attention.flash_attention_4 import FlashAttention4Prefill
 from tgi_cuda.backend import CudaBackend
 from tgi_triton import Tuning

@@ -21,6 +21,7 @@ from tgi_core.sampling import SamplingParams
 from tgi_core.scheduler import Scheduler, SchedulerConfig
 from tgi_core.shards import EagerShard
 from tgi_core.shards.cpu_device import CpuDevice
+from tgi_core.testing.sampling_rows import EVERY_PARAMETER
 from tgi_cuda.backend import CudaBackend
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -72,18 +73,6 @@ def test_bfloat16_is_as_near_to_float32_as_transformers_in_bfloat16(model: str, 
         theirs.append(float((rounded - exact).abs().max()))
     assert max(ours) <= 2 * max(theirs)
     shard.close()
-
-
-EVERY_PARAMETER = (
-    SamplingParams(),
-    SamplingParams(do_sample=True, seed=1),
-    SamplingParams(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, seed=2**63 + 2),
-    SamplingParams(do_sample=True, top_p=0.8, seed=3, choice=2),
-    SamplingParams(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25, top_n=3),
-    SamplingParams(do_sample=True, min_p=0.05, typical_p=0.9, seed=4, raw_logprobs=True, top_n=2),
-    SamplingParams(do_sample=True, watermark_delta=2.0, relative_frequency_penalty=1.0, seed=5),
-    SamplingParams(logit_bias={3: 4.0, 90: -100.0}, min_tokens=6),
-)
 
 
 @pytest.mark.parametrize("graph", [GraphMode.DECODE, GraphMode.NONE])

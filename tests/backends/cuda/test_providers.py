@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.backends.cuda.libraries import find_provider
 from tests.backends.triton.support import assert_close, attention_spec, make_step
 from tgi_core.contract import AttentionChoice, AttentionSpec, AttentionUse
 from tgi_core.reference import ReferenceKernels
-from tgi_cuda.attention.choose import PROVIDERS, find_provider
+from tgi_cuda.attention.choose import PROVIDERS
 from tgi_cuda.backend import CudaBackend
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

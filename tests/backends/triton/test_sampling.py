@@ -14,25 +14,15 @@ from tgi_core.reference import ReferenceKernels
 from tgi_core.sampling.params import SamplingParams, Tier
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.sampling.rules.builtin import RULES
+from tgi_core.testing.conformance.cases.sampling import WARPED
 from tgi_triton import TritonKernels
 
 REFERENCE = ReferenceKernels()
 VOCAB = 5000
 
-PARAMS = [
-    SamplingParams(do_sample=True),
-    SamplingParams(do_sample=True, temperature=0.7, top_k=5),
-    SamplingParams(do_sample=True, temperature=1.5, top_p=0.9),
-    SamplingParams(do_sample=True, temperature=2.0, top_k=50, top_p=0.5, choice=3),
-    SamplingParams(do_sample=True, temperature=1e-30),
-    SamplingParams(temperature=0.5, top_k=3, top_p=0.5),
-    SamplingParams(do_sample=True, top_k=1),
-    SamplingParams(do_sample=True, top_p=0.01),
-    SamplingParams(do_sample=True, top_k=VOCAB, top_p=0.999, choice=1),
-]
 ROWS = [
     Row(replace(params, seed=(row * 0x9E3779B97F4A7C15) % 2**64), [row] * (9 + 1000 * row), 9)
-    for row, params in enumerate(PARAMS)
+    for row, params in enumerate(WARPED)
 ]
 
 

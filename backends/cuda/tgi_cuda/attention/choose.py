@@ -29,8 +29,3 @@ def list_options(capability: tuple[int, int], use: AttentionUse) -> tuple[Attent
     faster = {name for name, measured in FASTER if measured == major}
     place = f"on compute capability {major}.{minor}"
     return attention_providers.list_options(PROVIDERS, capability, use, faster=faster, place=place, own=OWN)
-
-
-def find_provider(name: str) -> Provider[tuple[int, int]]:
-    """The provider called ``name``."""
-    return next(provider for provider in PROVIDERS if provider.name == name)

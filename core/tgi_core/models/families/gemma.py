@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from tgi_core.model_folder import TEXT_DEFAULTS
 from tgi_core.models.families.base import base, optional
 from tgi_core.models.family import Architecture
 from tgi_core.models.hf_config import FULL, SLIDING, HFConfig
 from tgi_core.models.names import WeightNames
 from tgi_core.models.spec import ArchitectureSpec, Block, QKNorm
+from tgi_core.text_defaults import TEXT_DEFAULTS
 
 
 def gemma(config: HFConfig) -> ArchitectureSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from tgi_core.contract.experts import Scoring
-from tgi_core.model_folder import TEXT_DEFAULTS
 from tgi_core.models.families.base import base
 from tgi_core.models.families.experts import read_routing, with_experts
 from tgi_core.models.family import Architecture
@@ -13,6 +12,7 @@ from tgi_core.models.hf_config import FULL, LONGEST_CONTEXT, HFConfig
 from tgi_core.models.names import ExpertLayout, ExpertNames, WeightNames
 from tgi_core.models.ropes import LongRopeScaling, YarnScaling
 from tgi_core.models.spec import ArchitectureSpec, LayerSpec, QKNorm, QueryTemperature
+from tgi_core.text_defaults import TEXT_DEFAULTS
 
 _CHUNKED = "chunked_attention"
 

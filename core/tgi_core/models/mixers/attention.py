@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import AttentionSpec, HeadNorms, Kernels
+from tgi_core.contract.kernels import HeadNorms, Kernels
 from tgi_core.models.layouts import arrange_qkv, split_pairs
 from tgi_core.models.linear import Linear
+from tgi_core.models.mixers.place import AttentionPlace
 from tgi_core.models.names import WeightNames
 from tgi_core.models.spec import ArchitectureSpec, QKNorm, QueryTemperature
 from tgi_core.models.step import Step
@@ -97,11 +98,7 @@ class Attention:
         spec: the model.
         weights: of this layer.
         kernels: of everything but attention.
-        attention_kernels: those that attend in this layer's KV group.
-        attention_spec: of that group.
-        group: its number.
-        cache: index of the layer's cache.
-        rope: which of the step's rotaries turns queries and keys; None for none.
+        place: where it attends.
     """
 
     def __init__(
@@ -109,30 +106,21 @@ class Attention:
         spec: ArchitectureSpec,
         weights: AttentionWeights,
         kernels: Kernels,
-        attention_kernels: Kernels,
-        attention_spec: AttentionSpec,
-        *,
-        group: int,
-        cache: int,
-        rope: int | None,
+        place: AttentionPlace,
     ) -> None:
         self._spec = spec
         self._weights = weights
         self._kernels = kernels
-        self._attention_kernels = attention_kernels
-        self._attention_spec = attention_spec
-        self._group = group
-        self._cache = cache
-        self._rope = rope
+        self._place = place
 
     def __call__(self, x_TE: Tensor, step: Step) -> Tensor:
-        model, weights, spec, kernels = self._spec, self._weights, self._attention_spec, self._attention_kernels
-        view, cache_NP2KD = step.views[self._group], step.caches[self._cache]
-        rotary = None if self._rope is None else step.rotaries[self._rope]
+        model, weights, spec, kernels = self._spec, self._weights, self._place.spec, self._place.kernels
+        view, cache_NP2KD = step.views[self._place.group], step.caches[self._place.cache]
+        rotary = None if self._place.rope is None else step.rotaries[self._place.rope]
         qkv_TX = self._kernels.linear(x_TE, weights.qkv.weight, weights.qkv.bias)
         if model.qkv_clip is not None:
             qkv_TX = qkv_TX.clamp(-model.qkv_clip, model.qkv_clip)
-        if self._rope is None and model.query_temperature is not None:
+        if self._place.rope is None and model.query_temperature is not None:
             _heat_queries(qkv_TX[:, : spec.num_heads * spec.head_dim], step.positions_T, model.query_temperature)
         one_weight = model.qk_norm in (QKNorm.HEAD, QKNorm.HEAD_PLAIN)
         if one_weight and weights.q_norm is not None and weights.k_norm is not None:

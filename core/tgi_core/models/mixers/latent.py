@@ -15,9 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import AttentionSpec, Kernels
+from tgi_core.contract.kernels import Kernels
 from tgi_core.models.layouts import split_last_pairs
 from tgi_core.models.linear import Linear
+from tgi_core.models.mixers.place import AttentionPlace
 from tgi_core.models.names import LatentNames, WeightNames
 from tgi_core.models.spec import ArchitectureSpec, LatentSpec
 from tgi_core.models.step import Step
@@ -91,11 +92,7 @@ class LatentAttention:
         latent: what the spec says of it.
         weights: of this layer.
         kernels: of everything but attention.
-        attention_kernels: those that attend in this layer's KV group.
-        attention_spec: of that group.
-        group: its number.
-        cache: index of the layer's cache.
-        rope: which of the step's rotaries turns queries and keys.
+        place: where it attends; a rotary turns queries and keys.
     """
 
     def __init__(
@@ -103,26 +100,18 @@ class LatentAttention:
         latent: LatentSpec,
         weights: LatentWeights,
         kernels: Kernels,
-        attention_kernels: Kernels,
-        attention_spec: AttentionSpec,
-        *,
-        group: int,
-        cache: int,
-        rope: int,
+        place: AttentionPlace,
     ) -> None:
         self._latent = latent
         self._weights = weights
         self._kernels = kernels
-        self._attention_kernels = attention_kernels
-        self._attention_spec = attention_spec
-        self._group = group
-        self._cache = cache
-        self._rope = rope
+        self._place = place
 
     def __call__(self, x_TE: Tensor, step: Step) -> Tensor:
-        weights, spec, kernels = self._weights, self._attention_spec, self._attention_kernels
-        view, cache_NP1D = step.views[self._group], step.caches[self._cache]
-        rotary = step.rotaries[self._rope]
+        weights, spec, kernels = self._weights, self._place.spec, self._place.kernels
+        view, cache_NP1D = step.views[self._place.group], step.caches[self._place.cache]
+        assert self._place.rope is not None, "latent attention rotates"
+        rotary = step.rotaries[self._place.rope]
         # Before attention, which reads them back.
         kernels.write_kv((self._rows(x_TE, rotary),), cache_NP1D, view.slot_mapping_T)
         attended_THL = kernels.attention(self._queries(x_TE, rotary), cache_NP1D, view.prepared, spec)
@@ -141,7 +130,7 @@ class LatentAttention:
         weights, latent = self._weights, self._latent
         if weights.q_down is not None and weights.q_norm_Q is not None:
             x_TE = self._norm(self._linear(x_TE, weights.q_down), weights.q_norm_Q)
-        q_THX = self._linear(x_TE, weights.q).view(len(x_TE), self._attention_spec.num_heads, -1)
+        q_THX = self._linear(x_TE, weights.q).view(len(x_TE), self._place.spec.num_heads, -1)
         unrotated_HTN = q_THX[..., : latent.unrotated_dim].transpose(0, 1)
         absorbed_THL = torch.bmm(unrotated_HTN, weights.keys_HNL).transpose(0, 1)
         rotated_THR = self._kernels.rope(q_THX[..., latent.unrotated_dim :].contiguous(), *rotary)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tgi_core.sampling.params import SamplingParams
 from tgi_core.testing.conformance.comparison import ConformanceError
 from tgi_core.testing.conformance.models import model_configs, write_checkpoint
 from tgi_core.testing.conformance.oracle import check_same
@@ -15,21 +14,11 @@ from tgi_core.testing.conformance.subject import Subject
 from tgi_core.testing.conformance.tolerance import TOLERANCES
 from tgi_core.testing.levels import Level
 from tgi_core.testing.reference_backend import ReferenceBackend
+from tgi_core.testing.sampling_rows import EVERY_PARAMETER
 
 pytestmark = pytest.mark.tgi_level(Level.SHARD)
 
 _EOS = (5,)
-_PARAMS = (
-    SamplingParams(),
-    SamplingParams(do_sample=True, seed=1),
-    SamplingParams(do_sample=True, temperature=0.6, top_k=20, top_p=0.9, seed=2**63 + 2),
-    SamplingParams(do_sample=True, top_p=0.8, seed=3, choice=2),
-    SamplingParams(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.25, top_n=3),
-    SamplingParams(do_sample=True, min_p=0.05, typical_p=0.9, seed=4, raw_logprobs=True, top_n=2),
-    SamplingParams(do_sample=True, watermark_delta=2.0, relative_frequency_penalty=1.0, seed=5),
-    SamplingParams(logit_bias={3: 4.0, 90: -100.0}, min_tokens=6),
-    SamplingParams(allowed_token_ids=(7, 8, 9, 100), bad_words=((7, 8), (9,))),
-)
 
 
 def test_every_parameter(computing: Subject, tmp_path: Path) -> None:
@@ -39,7 +28,8 @@ def test_every_parameter(computing: Subject, tmp_path: Path) -> None:
         pytest.skip("without float32 another rounding may draw another token")
     write_checkpoint(tmp_path, model_configs(computing.head_dim)["qwen3"])
     asks = [
-        Ask([7 + index, 9, 11, 12], 12, params, prompt_logprobs=index % 2 == 0) for index, params in enumerate(_PARAMS)
+        Ask([7 + index, 9, 11, 12], 12, params, prompt_logprobs=index % 2 == 0)
+        for index, params in enumerate(EVERY_PARAMETER)
     ]
     with start(computing.backend, tmp_path, dtype, max_slots=len(asks), eos_token_ids=_EOS) as running:
         together = running.serve(asks)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tgi_core.contract import AttentionChoice, Backend, Capabilities, Device, Kernels
+from tgi_core.contract import AttentionChoice, Backend, Device, Kernels
 
 Around = Callable[[str], AbstractContextManager[object]]
 """What an operation is to run inside, by its name."""
@@ -42,11 +42,6 @@ def wrap_backend(backend: Backend, around: Around) -> Backend:
         return wrap_kernels(backend.kernels_for(device, attention), around)
 
     return _twin(backend, kernels=kernels, kernels_for=kernels_for)
-
-
-def with_capabilities(backend: Backend, capabilities: Capabilities) -> Backend:
-    """A twin of ``backend`` that declares other capabilities."""
-    return _twin(backend, capabilities=lambda _self: capabilities)
 
 
 def _twin(backend: Backend, **methods: Callable[..., Any]) -> Backend:
