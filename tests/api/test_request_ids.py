@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.api import Api, LiveServer, error_message, events, make_state, wait_until
+from tests.support.api import Api, LiveServer, error_message, events, make_state, read_until, wait_until
 from tgi_core.requests import TextTokenizer
 
 PROMPTS: dict[str, dict[str, Any]] = {
@@ -126,14 +126,9 @@ def test_on_a_socket_a_streams_id_comes_before_its_first_token(tokenizer: TextTo
     state = make_state(tokenizer)
     state.client.paused = True  # type: ignore[attr-defined]
     with LiveServer(state) as server, server.post("/generate_stream", {"inputs": "x"}) as stream:
-        head = stream.recv(4096)
+        head = read_until(stream, b"\r\n\r\n")
         found = re.search(rb"x-request-id: ([0-9a-f]{32})", head)
         assert found is not None
         with server.post(f"/v1/requests/{found[1].decode()}/cancel", {}) as other:
-            assert b'"cancelled":1' in other.recv(4096)
-        rest = b""
-        while piece := stream.recv(4096):
-            rest += piece
-            if b"0\r\n\r\n" in rest:
-                break
-        assert b'"error_type":"cancelled"' in rest
+            assert b'"cancelled":1' in read_until(other, b"}")
+        assert b'"error_type":"cancelled"' in read_until(stream, b"0\r\n\r\n")

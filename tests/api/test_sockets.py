@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.support.api import FakeEngine, LiveServer, make_state, wait_until
+from tests.support.api import FakeEngine, LiveServer, make_state, read_until, wait_until
 from tgi_api.state import AppState
 from tgi_core.engine.frames import Finish
 from tgi_core.requests import TextTokenizer
@@ -57,16 +56,6 @@ def failures(state: AppState, cause: str) -> int:
     """The count of failures by ``cause``."""
     (line,) = [line for line in state.metrics.request_failure.lines() if f'"{cause}"' in line]
     return int(line.rpartition(" ")[2])
-
-
-def read_until(connection: socket.socket, end: bytes) -> bytes:
-    """Everything up to and with ``end``."""
-    received = b""
-    while end not in received:
-        chunk = connection.recv(65536)
-        assert chunk, f"the connection ended after {received!r}"
-        received += chunk
-    return received
 
 
 @pytest.mark.parametrize(("path", "body"), STREAMS)

@@ -406,6 +406,16 @@ class LiveServer:
         return connection
 
 
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    """Everything up to the piece that brings ``end``: a reply may come in any number of pieces."""
+    received = b""
+    while end not in received:
+        piece = connection.recv(65536)
+        assert piece, f"the connection ended after {received!r}"
+        received += piece
+    return received
+
+
 def wait_until(condition: Any, timeout_s: float = 5.0) -> None:
     """Wait for ``condition()`` to hold."""
     for _ in range(int(timeout_s / 0.01)):
