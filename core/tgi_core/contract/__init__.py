@@ -11,13 +11,14 @@ whole-model shards have passed the conformance kit.
 """
 
 from tgi_core.contract.attention import AttentionChoice, AttentionOption, AttentionUse
-from tgi_core.contract.backend import Backend, BackendInfo, DeviceInfo, Probe
-from tgi_core.contract.capabilities import BucketRules, Capabilities, GraphMode, ShapeMode
-from tgi_core.contract.device import CompiledStep, Device, DeviceEvent, DeviceGraph, DeviceMemory
+from tgi_core.contract.backend import Backend, BackendInfo, BackendOption, DeviceInfo, Probe
+from tgi_core.contract.capabilities import BucketRules, Capabilities, GraphMode, Ladder, ShapeMode
+from tgi_core.contract.device import CompiledStep, Device, DeviceEvent, DeviceGraph, DeviceMemory, HostCopy
 from tgi_core.contract.kernels import (
     AttentionBatch,
     AttentionSpec,
     DecodeInputs,
+    FlatBlocks,
     HeadNorms,
     Kernels,
     Sampled,
@@ -44,6 +45,7 @@ from tgi_core.contract.shard import (
     ShardLimits,
     ShardSpec,
     Ticket,
+    UnsupportedParameter,
 )
 from tgi_core.contract.state import DeviceState
 
@@ -65,6 +67,7 @@ __all__ = [
     "AttentionUse",
     "Backend",
     "BackendInfo",
+    "BackendOption",
     "BucketRules",
     "Capabilities",
     "CompiledStep",
@@ -76,12 +79,15 @@ __all__ = [
     "DeviceInfo",
     "DeviceMemory",
     "DeviceState",
+    "FlatBlocks",
     "GraphMode",
     "HeadNorms",
+    "HostCopy",
     "KVBudget",
     "KVGroup",
     "KVGroupBudget",
     "Kernels",
+    "Ladder",
     "LateInputs",
     "LoadProgress",
     "MemoryLine",
@@ -98,4 +104,5 @@ __all__ = [
     "StepResult",
     "Ticket",
     "TopTokens",
+    "UnsupportedParameter",
 ]

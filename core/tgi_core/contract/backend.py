@@ -55,6 +55,21 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
 
 
+class BackendOption(msgspec.Struct, frozen=True, kw_only=True):
+    """An option of the command line that one backend adds; it is an error with any other.
+
+    Attributes:
+        flag: begins with the backend's name, such as "--neuron-sampling". The environment variable is the same in
+            capitals.
+        choices: the values it takes, the default first.
+        help: one line.
+    """
+
+    flag: str
+    choices: tuple[str, ...]
+    help: str
+
+
 class Backend(ABC):
     """What a plugin returns from ``tgi_backends``. Constructing one imports no vendor SDK.
 
@@ -74,6 +89,11 @@ class Backend(ABC):
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """What the devices can do."""
+
+    @property
+    def options(self) -> tuple[BackendOption, ...]:
+        """Options of its own; ``ShardSpec.options`` holds their values by flag. Imports no vendor SDK."""
+        return ()
 
     def process_environment(self) -> Mapping[str, str]:
         """Environment variables that an engine process must be started with; one that is set already is left alone."""

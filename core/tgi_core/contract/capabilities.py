@@ -23,20 +23,44 @@ class GraphMode(StrEnum):
     FULL = "full"
 
 
+class Ladder(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes that one dimension of a shape takes, up to a limit, which is always the last.
+
+    Attributes:
+        smallest: the first.
+        growth: the factor to the next.
+        step: from this size on the next lies so much higher, however much it has grown: a line instead of an
+            exponential curve. None lets it grow on.
+    """
+
+    smallest: int = 1
+    growth: int = 2
+    step: int | None = None
+
+
 class BucketRules(msgspec.Struct, frozen=True, kw_only=True):
     """How far apart the static shapes of a bucketed device lie. Closer ones pad less and take longer to prepare.
 
     Attributes:
-        smallest_length, length_growth: tokens a row of a prefill computes: the least, and the factor to the next.
-        prefill_row_growth: the factor between numbers of rows of a prefill, from 1.
-        smallest_columns, column_growth: blocks of a row that attention looks at.
+        prefill_rows: rows of a prefill.
+        prefill_lengths: tokens that a row of a prefill computes.
+        prefill_columns: blocks of a row that a prefill's attention looks at.
+        decode_rows: rows of a decode.
+        decode_blocks: blocks that a decode's attention looks at: of each row, or of all rows together where
+            ``flat_decode`` is set.
+        flat_decode: a decode's attention goes over one list of all rows' blocks (``AttentionBatch.flat``), not over a
+            table with as many columns as its longest row has blocks.
+        shapes_share: share of the memory that is free beside weights and activations which compiled shapes may take.
+            When it is used up no more of them are prepared.
     """
 
-    smallest_length: int = 16
-    length_growth: int = 2
-    prefill_row_growth: int = 4
-    smallest_columns: int = 4
-    column_growth: int = 4
+    prefill_rows: Ladder = Ladder(growth=4)
+    prefill_lengths: Ladder = Ladder(smallest=16)
+    prefill_columns: Ladder = Ladder(smallest=4, growth=4)
+    decode_rows: Ladder = Ladder()
+    decode_blocks: Ladder = Ladder(smallest=4, growth=4)
+    flat_decode: bool = False
+    shapes_share: float = 0.0
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

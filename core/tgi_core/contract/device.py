@@ -37,6 +37,13 @@ class DeviceGraph(Protocol):
         """Launch the work again, on the tensors it was recorded with."""
 
 
+class HostCopy(Protocol):
+    """A tensor of the device on its way to the host."""
+
+    def read(self) -> Tensor:
+        """Its values, on the host. Asked once an event that was recorded after the copy has passed."""
+
+
 class CompiledStep(Protocol):
     """Work on the device state with static shapes."""
 
@@ -80,6 +87,20 @@ class Device(ABC):
 
         return torch.zeros(shape, dtype=dtype, device=self.torch_device)
 
+    def upload(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Bring a host tensor to the device. The host does not wait, and may not change the tensor afterwards."""
+        if self.torch_device.type == "cpu":
+            return tensor
+        # From pageable memory the copy may wait for the whole stream.
+        return tensor.pin_memory().to(self.torch_device, non_blocking=True)
+
+    def download(self, tensor: torch.Tensor) -> HostCopy:
+        """Start a copy to the host. What is computed later may overwrite ``tensor``."""
+        import torch
+
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=not tensor.is_cpu)
+        return _HostTensor(host.copy_(tensor, non_blocking=True))
+
     def capture(self, work: Callable[[], None]) -> DeviceGraph:
         """Record what ``work`` launches. Only asked where ``Capabilities.graph`` says so.
 
@@ -96,9 +117,24 @@ class Device(ABC):
         """
         return work
 
+    @property
+    def num_compiled(self) -> int:
+        """Programs that were compiled so far, whether in ``compile`` or because a call needed one; counts up only."""
+        return 0
+
     def record_event(self) -> DeviceEvent:
         """Mark the present point of the device's work. The default waits for the whole device."""
         return _WholeDevice(self)
+
+
+class _HostTensor:
+    """A copy into the host's own memory."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def read(self) -> Tensor:
+        return self._tensor
 
 
 class _WholeDevice:

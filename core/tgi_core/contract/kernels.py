@@ -91,6 +91,20 @@ class HeadNorms(NamedTuple):
     offset: float
 
 
+class FlatBlocks(NamedTuple):
+    """The blocks of all rows of a decode in one list, of a group with a window only those that reach into it.
+
+    Attributes:
+        blocks_F: int32; what pads the list is the scratch block.
+        owners_F: int64, the row that the block belongs to, ascending; B where it pads.
+        starts_F: int64, the position of the block's first token in its row; 0 where it pads.
+    """
+
+    blocks_F: Tensor
+    owners_F: Tensor
+    starts_F: Tensor
+
+
 class AttentionBatch(NamedTuple):
     """One KV group's view of a step.
 
@@ -100,10 +114,12 @@ class AttentionBatch(NamedTuple):
         num_decodes: how many leading rows have q_len 1.
         q_starts_B: int64 [B + 1] on the device: where each row's tokens begin in the T axis.
         kv_lens_B: int32 on the device.
-        block_tables_BM: int32, the rows' block tables of the group.
+        block_tables_BM: int32, the rows' block tables of the group. Of a flat decode [B, 1]: the block that takes the
+            row's new token.
         slot_mapping_T: int64, for each token ``block * P + offset`` in the group's caches.
         block_size: P.
         window: the group's window, None for full attention.
+        flat: of a flat decode, the blocks that it looks at; only devices whose ``BucketRules`` ask for it get any.
     """
 
     q_lens: list[int]
@@ -115,6 +131,7 @@ class AttentionBatch(NamedTuple):
     slot_mapping_T: Tensor
     block_size: int
     window: int | None
+    flat: FlatBlocks | None = None
 
 
 class DecodeInputs(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,8 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
         eos_token_ids: tokens that end a sequence; ``min_tokens`` forbids them.
         attention: the implementation of attention; None for the backend's own.
         trust_remote_code: code in ``model_dir`` may run.
+        world_size: devices to split the model over, at most the capabilities' ``max_world_size``.
+        options: values of the backend's own options, by name; see ``Backend.options``.
     """
 
     model_dir: Path
@@ -36,6 +38,8 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...] = ()
     attention: AttentionChoice | None = None
     trust_remote_code: bool = False
+    world_size: int = 1
+    options: Mapping[str, str] = {}
 
 
 class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,8 @@ class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
         kv_cache_tokens: most tokens the KV cache may hold, rounded up to whole blocks; None sets no bound of its own.
         memory_fraction: share of the device's memory this server may use.
         max_encoder_tokens: longest input of a model with an encoder; None lets model, memory and step decide.
+        strict_shapes: of a shard that compiles: every shape is prepared in warm-up, and a step that needs another one
+            fails rather than compile it.
     """
 
     max_slots: int
@@ -60,6 +66,7 @@ class ShardLimits(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_tokens: int | None = None
     memory_fraction: float = 0.9
     max_encoder_tokens: int | None = None
+    strict_shapes: bool = False
 
 
 class KVGroup(msgspec.Struct, frozen=True, array_like=True):
@@ -112,6 +119,13 @@ class KVBudget(msgspec.Struct, frozen=True, array_like=True):
     max_encoder_tokens: int = 0
 
 
+class UnsupportedParameter(msgspec.Struct, frozen=True, array_like=True):
+    """A parameter that requests may not set, and why: ends the sentence "`seed` is not supported here: ..."."""
+
+    name: str
+    reason: str
+
+
 class Ticket(Protocol):
     """A launched step. Its tokens are not readable before ``collect``."""
 
@@ -130,11 +144,14 @@ class ModelShard(ABC):
         notes: what a user should know, said at start; such as an operation that runs on the slower reference.
         whole_prompts: once it is loaded: all known tokens of a request must be computed in one step.
         extra_parameters: names that ``SamplingParams.extra`` may hold: parameters of plugins' logits rules.
+        unsupported_parameters: what this shard cannot do for a request: names of ``SamplingParams``, or "grammar",
+            "logprobs" (of chosen tokens) or "prompt_logprobs".
     """
 
     notes: Sequence[str] = ()
     whole_prompts: bool = False
     extra_parameters: Sequence[str] = ()
+    unsupported_parameters: Sequence[UnsupportedParameter] = ()
 
     @abstractmethod
     def load(self, progress: LoadProgress) -> None:
@@ -164,6 +181,11 @@ class ModelShard(ABC):
             DeviceMemoryError: the step found no memory on the device.
             DeviceLostError: the device has failed.
         """
+
+    @property
+    def late_compiles(self) -> int:
+        """Programs that steps have compiled since warm-up, for which requests waited; should stay 0."""
+        return 0
 
     def use_idle_time(self) -> bool:
         """Do a little of what makes later steps faster, such as recording a graph; whether more is left to do.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tgi_core.contract import BucketRules
+from tgi_core.contract import BucketRules, Ladder
 
 COVER_SHAPES = 2
 """How many of the first shapes together take any step."""
@@ -37,14 +37,15 @@ class ShapeLimits(NamedTuple):
     max_columns: int
 
 
-def ladder(smallest: int, largest: int, growth: int) -> list[int]:
-    """``smallest``, times ``growth`` again and again, and ``largest`` as the last."""
-    steps = []
-    value = smallest
+def sizes(rules: Ladder, largest: int) -> list[int]:
+    """The sizes of one dimension, ascending; the last is ``largest``."""
+    found = []
+    value = rules.smallest
     while value < largest:
-        steps.append(value)
-        value *= growth
-    return [*steps, largest]
+        found.append(value)
+        grown = value * rules.growth
+        value = grown if rules.step is None else min(grown, value + rules.step)
+    return [*found, largest]
 
 
 def forward_shapes(limits: ShapeLimits, rules: BucketRules, block_size: int) -> list[ForwardShape]:
@@ -53,13 +54,16 @@ def forward_shapes(limits: ShapeLimits, rules: BucketRules, block_size: int) -> 
     The first of them together take any step, if need be a row at a time: the longest prefill of one row and the
     largest decode. Then the cheap ones, which most steps are.
     """
-    columns = ladder(rules.smallest_columns, limits.max_columns, rules.column_growth)
-    shapes = {ForwardShape(rows, 1, width) for rows in ladder(1, limits.max_slots, 2) for width in columns}
-    for q_len in ladder(min(rules.smallest_length, limits.max_q_len), limits.max_q_len, rules.length_growth):
+    decode_columns = sizes(rules.decode_blocks, limits.max_columns)
+    shapes = {
+        ForwardShape(rows, 1, width) for rows in sizes(rules.decode_rows, limits.max_slots) for width in decode_columns
+    }
+    prefill_columns = sizes(rules.prefill_columns, limits.max_columns)
+    for q_len in sizes(rules.prefill_lengths, limits.max_q_len):
         most_rows = min(limits.max_slots, max(1, limits.max_step_tokens // q_len))
-        for rows in ladder(1, most_rows, rules.prefill_row_growth):
+        for rows in sizes(rules.prefill_rows, most_rows):
             # A row has at least as many keys as tokens.
-            shapes |= {ForwardShape(rows, q_len, width) for width in columns if width * block_size >= q_len}
+            shapes |= {ForwardShape(rows, q_len, width) for width in prefill_columns if width * block_size >= q_len}
     cover = [
         ForwardShape(limits.max_slots, 1, limits.max_columns),
         ForwardShape(1, limits.max_q_len, limits.max_columns),

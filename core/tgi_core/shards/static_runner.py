@@ -8,16 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract import AppendedBlocks, CompiledStep, Device, DeviceState, NewSlot
+from tgi_core.contract import AppendedBlocks, CompiledStep, Device, DeviceState, Ladder, NewSlot
 from tgi_core.sampling.params import Tier
-from tgi_core.shards.buckets import ForwardShape, ladder, smallest_at_least
+from tgi_core.shards.buckets import ForwardShape, sizes, smallest_at_least
 from tgi_core.shards.host_tables import HostBlockTables
 from tgi_core.shards.static_steps import Forward, Sample, Score, StaticModel, enter, pack_slot
 from tgi_core.shards.transfer import upload
 
-_SMALLEST_ENTRY = 64
-_ENTRY_GROWTH = 4
-"""Spacing of the lengths at which requests enter the tables."""
+_ENTRY_LENGTHS = Ladder(smallest=64, growth=4)
+"""Lengths at which requests enter the tables."""
 
 
 class _Key(NamedTuple):
@@ -46,7 +45,7 @@ class StaticRunner:
         self._blocks = HostBlockTables(model.scratch_blocks, self._scratch_slot, columns)
         self._all_allowed = torch.full((-(-model.vocab_size // 32),), -1, dtype=torch.int32)
         longest = state.tokens_SL.shape[1]
-        self._entry_lengths = ladder(min(_SMALLEST_ENTRY, longest), longest, _ENTRY_GROWTH)
+        self._entry_lengths = sizes(_ENTRY_LENGTHS, longest)
         self._compiled: dict[_Key, CompiledStep] = {}
         self._is_preparing = False
 

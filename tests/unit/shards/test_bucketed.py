@@ -10,7 +10,7 @@ import torch
 
 from tests.support.architectures import VOCAB, make_model
 from tests.support.greedy import make_prompts
-from tgi_core.contract import BucketRules, ModelShard, ShardLimits, ShardSpec
+from tgi_core.contract import BucketRules, Ladder, ModelShard, ShardLimits, ShardSpec
 from tgi_core.sampling.params import SamplingParams
 from tgi_core.scheduler import Request, Scheduler, SchedulerConfig
 from tgi_core.shards.bucketed import BucketedShard
@@ -21,6 +21,11 @@ from tgi_core.testing.stand_ins.static_shapes import StaticShapesOnly
 
 LIMITS = ShardLimits(
     max_slots=6, max_step_tokens=24, block_size=16, max_total_tokens=96, kv_cache_bytes=64 << 20, kv_cache_tokens=128
+)
+BUCKETS = BucketRules(
+    prefill_lengths=Ladder(smallest=8),
+    prefill_columns=Ladder(smallest=2, growth=4),
+    decode_blocks=Ladder(smallest=2, growth=4),
 )
 SAMPLINGS = (
     SamplingParams(),
@@ -126,7 +131,7 @@ def test_a_shape_that_is_not_ready_is_not_compiled_by_a_step(tmp_path: Path) -> 
 
 def test_shapes_cover_every_step() -> None:
     limits = ShapeLimits(max_slots=10, max_step_tokens=100, max_q_len=64, max_columns=9)
-    shapes = forward_shapes(limits, BucketRules(smallest_length=8, smallest_columns=2), 16)
+    shapes = forward_shapes(limits, BUCKETS, 16)
     assert len(shapes) == len(set(shapes))
     cover = shapes[:2]
     for columns in range(1, 10):

@@ -15,6 +15,7 @@ from tgi_core.contract import (
     DeviceInfo,
     DeviceState,
     Kernels,
+    Ladder,
     Probe,
     ShapeMode,
 )
@@ -28,7 +29,11 @@ class BucketedCpuDevice(HostDevice):
     """The host, and a compiler that is strict about shapes."""
 
     def __init__(self) -> None:
-        self.num_compiled = 0
+        self._num_compiled = 0
+
+    @property
+    def num_compiled(self) -> int:
+        return self._num_compiled
 
     @property
     def kv_cache_share(self) -> float:
@@ -38,7 +43,7 @@ class BucketedCpuDevice(HostDevice):
     def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:
         from tgi_core.testing.stand_ins.static_shapes import StrictStep
 
-        self.num_compiled += 1
+        self._num_compiled += 1
         return StrictStep(work, state, inputs)
 
 
@@ -59,7 +64,11 @@ class BucketedCpuBackend(Backend):
             shape_mode=ShapeMode.BUCKETED,
             dtypes=("float32", "bfloat16"),
             mixed_batches=False,
-            buckets=BucketRules(smallest_length=8, smallest_columns=2),
+            buckets=BucketRules(
+                prefill_lengths=Ladder(smallest=8),
+                prefill_columns=Ladder(smallest=2, growth=4),
+                decode_blocks=Ladder(smallest=2, growth=4),
+            ),
         )
 
     def open_device(self, local_index: int) -> BucketedCpuDevice:  # noqa: ARG002 - there is one
