@@ -127,6 +127,11 @@ class Metrics:
             "Requests put back into the queue since the engine's start",
             lambda: client.stats.preemptions,
         )
+        self.late_compiles = ReadCounter(
+            "tgi_late_compiles",
+            "Programs compiled while requests waited; should stay 0",
+            lambda: client.late_compiles,
+        )
         self._method = _METHODS[0]
 
     def observe_step(self, stats: EngineStats) -> None:

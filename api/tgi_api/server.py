@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -60,6 +61,7 @@ def run_api(config: ServerConfig, listener: socket.socket, control: Connection) 
     """
     # A terminal sends it to the whole process group; the supervisor decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _keep_from_children()
     configure_logging(json_output=config.api.json_output, level=config.api.log_level)
     try:
         require_free_routes(config.api)
@@ -81,6 +83,17 @@ def run_api(config: ServerConfig, listener: socket.socket, control: Connection) 
         logger.warning("%s.", note)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(ApiProcess(config, tokenizer, chat, listener, control, grammars=grammars, defaults=defaults).run())
+
+
+def _keep_from_children() -> None:
+    """Let no child inherit the port, nor the pipe by whose end the supervisor notices that this process has died.
+
+    uvloop gives children whatever is inheritable, and one that hangs would hold on to it.
+    """
+    for descriptor in map(int, os.listdir("/dev/fd")):
+        # The folder that is listed has one too, which is closed by now.
+        with contextlib.suppress(OSError):
+            os.set_inheritable(descriptor, descriptor <= 2)
 
 
 def load_chat(
@@ -168,6 +181,8 @@ class ApiProcess:
                 state = AppState(
                     self._config, self._client, self._tokenizer, self._chat, self._grammars, defaults=self._defaults
                 )
+                if self._defaults is not None and state.defaults != self._defaults:
+                    logger.warning("Of generation_config.json only what the device supports is applied.")
                 await self._serve(inbox, state)
         finally:
             loop.remove_reader(self._control.fileno())

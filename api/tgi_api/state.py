@@ -12,7 +12,7 @@ from tgi_core import __version__
 from tgi_core.config import EngineInfo, ServerConfig
 from tgi_core.engine.client import EngineClient
 from tgi_core.errors import TemplateError
-from tgi_core.requests import EncoderLimits, RequestLimits, TextTokenizer
+from tgi_core.requests import EncoderLimits, RequestLimits, TextTokenizer, keep_supported
 from tgi_core.requests.chat_format import ChatFormats
 from tgi_core.requests.tokenizer_python import grammar_obstacle
 from tgi_core.sampling.defaults import SamplingDefaults
@@ -31,7 +31,7 @@ class AppState:
         tokenizer: the model's.
         chat: how the model talks, or why it does not.
         grammars: tests constraints on the output; None where there may be none.
-        defaults: what holds for parameters that a request does not name.
+        defaults: what holds for parameters that a request does not name, as far as the device can do it.
         metrics: what was counted.
         permits: places for generations.
         tokenizations: places for requests that only tokenize; a server full of generations still takes them.
@@ -55,7 +55,7 @@ class AppState:
         self.tokenizer = tokenizer
         self.chat = chat
         self.grammars = grammars
-        self.defaults = defaults or SamplingDefaults()
+        self.defaults = keep_supported(defaults or SamplingDefaults(), self.unsupported)
         self.metrics = Metrics(client, self.info)
         self.permits = Permits(config.api.max_concurrent_requests)
         self.tokenizations = Permits(MAX_TOKENIZATIONS, "tokenizations")
@@ -89,9 +89,15 @@ class AppState:
         return self.client.info
 
     @property
+    def unsupported(self) -> dict[str, str]:
+        """What the device cannot do for a request, and why."""
+        return {parameter.name: parameter.reason for parameter in self.info.unsupported_parameters}
+
+    @property
     def limits(self) -> RequestLimits:
         """Limits of one request."""
-        info, api = self.info, self.config.api
+        info, api, unsupported = self.info, self.config.api, self.unsupported
+        no_grammars = unsupported.get("grammar", "") or ("" if self.grammars is not None else self._no_grammars)
         return RequestLimits(
             max_input_tokens=info.max_input_tokens,
             max_total_tokens=info.max_total_tokens,
@@ -101,10 +107,11 @@ class AppState:
             max_top_n_tokens=api.max_top_n_tokens,
             watermark_gamma=api.watermark_gamma,
             watermark_delta=api.watermark_delta,
-            grammar_obstacle="" if self.grammars is not None else self._no_grammars,
+            grammar_obstacle=no_grammars,
             extra_parameters=frozenset(info.extra_parameters),
             encoder=EncoderLimits(tuple(info.decoder_prompt), info.max_step_tokens) if info.decoder_prompt else None,
             defaults=self.defaults,
+            unsupported=unsupported,
         )
 
     @property

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
+from tgi_core.contract import UnsupportedParameter
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +50,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         cpu_threads: compute threads on the host; None lets the backend choose.
         attention: name of the implementation of attention; "auto" leaves the choice to the backend.
         grammar_engine: name of the engine of structured output; None refuses requests that constrain their output.
+        strict_shapes: of a backend that compiles shapes: all of them before serving, and none later.
+        world_size: devices to split the model over.
+        backend_options: values of the backend's own options that were given, by flag.
     """
 
     backend: str
@@ -66,6 +72,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cpu_threads: int | None = None
     attention: str = "auto"
     grammar_engine: str | None = "llguidance"
+    strict_shapes: bool = False
+    world_size: int = 1
+    backend_options: Mapping[str, str] = {}
 
 
 class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +156,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
         extra_parameters: names of the parameters of plugins' logits rules, which requests may set.
         decoder_prompt: of a model with an encoder, the tokens that every output follows: prompts go to the encoder, and
             ``max_total_tokens`` is the decoder's. Empty for other models.
+        unsupported_parameters: what requests may not set here, and why; see ``ModelShard.unsupported_parameters``.
     """
 
     max_input_tokens: int
@@ -164,3 +174,4 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[str] = []
     extra_parameters: list[str] = []
     decoder_prompt: list[int] = []
+    unsupported_parameters: list[UnsupportedParameter] = []

@@ -58,6 +58,10 @@ class DeviceLostError(TgiServeError):
     """The device failed in a step and cannot be used any more: a fault of the whole replica, which is started again."""
 
 
+class LateCompileError(TgiServeError):
+    """Something was compiled for a step, under ``--strict-shapes``: a fault of the whole replica."""
+
+
 class RequestError(TgiServeError):
     """One request fails.
 

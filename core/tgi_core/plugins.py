@@ -15,7 +15,15 @@ import msgspec
 import pluggy
 
 from tgi_core import hookspecs
-from tgi_core.contract import CONTRACT_VERSION, OLDEST_CONTRACT_VERSION, Backend, BackendInfo, Capabilities, Probe
+from tgi_core.contract import (
+    CONTRACT_VERSION,
+    OLDEST_CONTRACT_VERSION,
+    Backend,
+    BackendInfo,
+    BackendOption,
+    Capabilities,
+    Probe,
+)
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.hookspecs import PROJECT_NAME
 
@@ -92,7 +100,7 @@ class Plugins:
             distribution = implementation.plugin_name.partition(_SEPARATOR)[0]
             try:
                 made = cast("Iterable[Backend]", implementation.function())
-                offered = [(_checked_info(backend).name, backend) for backend in made]
+                offered = [(_checked_name(backend), backend) for backend in made]
             except (Exception, SystemExit) as error:  # a broken plugin may raise anything
                 self._add_failure(implementation.plugin_name, error)
                 continue
@@ -317,9 +325,18 @@ def contract_obstacle(backend: Backend) -> tuple[str, str]:
     return "", ""
 
 
-def _checked_info(backend: Backend) -> BackendInfo:
-    """What a backend says of itself, in the types of the contract: constructing a struct does not look at them."""
-    return msgspec.convert(msgspec.structs.asdict(backend.info), BackendInfo)
+def _checked_name(backend: Backend) -> str:
+    """The name of a backend that says of itself and its options what the contract asks for.
+
+    Raises:
+        Exception: it does not; constructing a struct does not look at the types.
+    """
+    name = msgspec.convert(msgspec.structs.asdict(backend.info), BackendInfo).name
+    for offered in backend.options:
+        option = msgspec.convert(msgspec.structs.asdict(offered), BackendOption)
+        if not option.flag.startswith(f"--{name}-") or not option.choices:
+            raise ValueError(f"the option {option.flag!r} must begin with --{name}- and have choices")
+    return name
 
 
 def _tell_error(error: BaseException) -> str:

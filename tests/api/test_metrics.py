@@ -167,6 +167,12 @@ def test_gauges_are_the_engines(api: Api) -> None:
     assert api.metric("tgi_kv_blocks") == 256
 
 
+def test_late_compiles_are_a_counter(api: Api) -> None:
+    assert "# TYPE tgi_late_compiles counter\ntgi_late_compiles 0\n" in api.http.get("/metrics").text
+    api.engine.stats = replace(api.engine.stats, late_compiles=2)
+    assert api.metric("tgi_late_compiles") == 2
+
+
 def test_steps_by_method(api: Api) -> None:
     on_step = api.engine.on_step
     assert on_step is not None

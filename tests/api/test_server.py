@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -95,13 +95,13 @@ class Supervised:
         self.listener.close()
 
 
-@contextmanager
-def unfrozen() -> Iterator[None]:
-    """The process freezes what the collector knows; undone for the tests that follow."""
-    try:
-        yield
-    finally:
-        gc.unfreeze()
+@pytest.fixture(scope="module", autouse=True)
+def _thawed() -> Iterator[None]:
+    """The process freezes what the collector knows; what these tests have left behind is looked at once."""
+    yield
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def supervise(
@@ -129,8 +129,7 @@ def supervise(
         async with supervised() as process, httpx.AsyncClient(base_url=process.url, trust_env=False) as http:
             await scenario(process, http)
 
-    with unfrozen():
-        asyncio.run(run())
+    asyncio.run(run())
 
 
 def test_it_listens_only_when_an_engine_is_up(tokenizer: TextTokenizer, tmp_path: Path) -> None:

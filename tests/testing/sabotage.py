@@ -9,10 +9,12 @@ from msgspec.structs import replace
 from tgi_core.contract import (
     Backend,
     BackendInfo,
+    BucketRules,
     Capabilities,
     Device,
     GraphMode,
     Kernels,
+    Ladder,
     ModelShard,
     Probe,
     ShapeMode,
@@ -23,6 +25,19 @@ from tgi_core.testing.reference_backend import ReferenceBackend
 
 SOUND = Capabilities(dtypes=("float32",), asynchronous=True)
 RECORDING = replace(SOUND, graph=GraphMode.DECODE)
+BUCKETED = replace(
+    SOUND,
+    shape_mode=ShapeMode.BUCKETED,
+    mixed_batches=False,
+    buckets=BucketRules(
+        prefill_lengths=Ladder(smallest=8, growth=8),
+        decode_rows=Ladder(smallest=4, growth=8),
+        decode_blocks=Ladder(smallest=8, growth=8),
+        flat_decode=True,
+    ),
+)
+"""With shapes that lie far apart, and so are few."""
+
 WHOLE_MODEL = Capabilities(shape_mode=ShapeMode.WHOLE_MODEL)
 """With defaults that no library of whole models can keep."""
 
@@ -122,6 +137,11 @@ BACKENDS = (
     Sabotaged("samples-late", shard="SamplesLate"),
     Sabotaged("wrong-alternatives", shard="WrongAlternatives"),
     Sabotaged("harmful-idle-time", shard="HarmfulIdleTime"),
+    Sabotaged("sound-with-flat-decodes", "PaddedKernels", capabilities=BUCKETED, device="BucketedCpuDevice"),
+    Sabotaged("ignored-owners", "IgnoredOwners", capabilities=BUCKETED, device="BucketedCpuDevice"),
+    Sabotaged("recompiling", "PaddedKernels", capabilities=BUCKETED, device="RecompilingDevice"),
+    Sabotaged("shared-outputs", "PaddedKernels", capabilities=BUCKETED, device="SharedOutputs"),
+    Sabotaged("uncounting", "PaddedKernels", capabilities=BUCKETED, device="UncountingDevice"),
     RaisingProbe("raising-probe"),
     RaisingCapabilities("raising-capabilities"),
     LyingWholeModel("lying-whole-model", capabilities=WHOLE_MODEL),

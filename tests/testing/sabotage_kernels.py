@@ -11,10 +11,22 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, DeviceGraph, DeviceMemory, Sampled, SampleInputs
+from tgi_core.contract import (
+    AttentionBatch,
+    AttentionSpec,
+    CompiledStep,
+    DeviceGraph,
+    DeviceMemory,
+    DeviceState,
+    FlatBlocks,
+    Sampled,
+    SampleInputs,
+)
 from tgi_core.contract.kernels import PreparedAttention
 from tgi_core.reference import ReferenceKernels
+from tgi_core.reference.padded import PaddedKernels
 from tgi_core.testing.reference_backend import HostDevice
+from tgi_core.testing.stand_ins.bucketed import BucketedCpuDevice
 
 
 class Replayed:
@@ -54,6 +66,58 @@ class SmallPeakDevice(HostDevice):
 
     def memory(self) -> DeviceMemory:
         return replace(super().memory(), peak_bytes=1000)
+
+
+class RecompilingDevice(BucketedCpuDevice):
+    """Forgets what it has compiled for a shape when another one is run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: CompiledStep | None = None
+
+    def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:
+        step = super().compile(work, state, inputs)
+        self._last = step
+
+        def call(state: DeviceState, inputs: tuple[Tensor, ...]) -> tuple[DeviceState, tuple[Tensor, ...]]:
+            self._num_compiled += step is not self._last
+            self._last = step
+            return step(state, inputs)
+
+        return call
+
+
+class SharedOutputs(BucketedCpuDevice):
+    """Every call of a program returns the same tensors, with other values."""
+
+    def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:
+        step = super().compile(work, state, inputs)
+        kept: list[Tensor] = []
+
+        def call(state: DeviceState, inputs: tuple[Tensor, ...]) -> tuple[DeviceState, tuple[Tensor, ...]]:
+            new_state, outputs = step(state, inputs)
+            if not kept:
+                kept.extend(outputs)
+            return new_state, tuple(shared.copy_(output) for shared, output in zip(kept, outputs, strict=True))
+
+        return call
+
+
+class UncountingDevice(BucketedCpuDevice):
+    """Does not say how much it compiles."""
+
+    num_compiled = 0
+
+
+class IgnoredOwners(PaddedKernels):
+    """Takes what pads the list of a flat decode for the last row's."""
+
+    def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:
+        if batch.flat is None:
+            return batch
+        blocks_F, owners_F, starts_F = batch.flat
+        last = int(owners_F[owners_F < len(batch.q_lens)].max())
+        return batch._replace(flat=FlatBlocks(blocks_F, owners_F.clamp(max=last), starts_F))
 
 
 class OnDevice(ReferenceKernels):

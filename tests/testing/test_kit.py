@@ -66,7 +66,9 @@ def test_a_model_that_static_shapes_cannot_do_is_skipped_with_the_reason(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("backend", ["cpu", "bucketed-cpu", "slots-cpu", "sound", "sound-with-graphs"])
+@pytest.mark.parametrize(
+    "backend", ["cpu", "bucketed-cpu", "slots-cpu", "sound", "sound-with-graphs", "sound-with-flat-decodes"]
+)
 def test_a_sound_backend_passes_all_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     install(tmp_path / "site", monkeypatch)
     levels = [word for level in ("kernels", "shard", "engine", "perf") for word in ("--tgi-level", level)]

@@ -13,22 +13,44 @@ Given = str | bool | tuple[str, ...] | None
 """What the command line holds for one flag: its text, a switch, all texts of a repeated flag, or nothing."""
 
 
+class BackendValue(msgspec.Struct, frozen=True):
+    """A given option of one backend.
+
+    Attributes:
+        flag, value: as ``EngineConfig.backend_options`` has them.
+        backend: whose option it is.
+        source: the flag or the variable that gave it.
+    """
+
+    flag: str
+    value: str
+    backend: str
+    source: str
+
+
 class Arguments(msgspec.Struct):
     """What was read; filled option by option.
 
     Attributes:
         values: the value of each used option that was given, by the option's name.
-        sources: where each of these values comes from, as a phrase.
+        backend_values: those of backends' own options.
+        sources: where each of all these comes from, as a phrase, by the option's name.
         shown: every given option as one "flag=value" text, secrets hidden.
         warnings: one sentence for each option that has no effect.
         refusals: one for each value that is wrong and each feature that is not built.
     """
 
     values: dict[str, object] = {}
+    backend_values: list[BackendValue] = []
     sources: dict[str, str] = {}
     shown: list[str] = []
     warnings: list[str] = []
     refusals: list[StartupError] = []
+
+    @property
+    def backend_options(self) -> dict[str, str]:
+        """The values of backends' own options by flag."""
+        return {given.flag: given.value for given in self.backend_values}
 
 
 class _Source(msgspec.Struct, frozen=True):
@@ -83,7 +105,10 @@ def _apply(source: _Source, arguments: Arguments) -> None:
         return
     value = read if option.repeated else read[0]
     if option.effect is Effect.USED:
-        arguments.values[option.name] = value
+        if option.backend:
+            arguments.backend_values.append(BackendValue(option.flag, str(value), option.backend, source.name))
+        else:
+            arguments.values[option.name] = value
         arguments.sources[option.name] = f"environment variable {source.name}" if source.from_env else "command line"
     elif value in option.neutral:
         return

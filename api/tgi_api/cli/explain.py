@@ -71,7 +71,7 @@ def _explain(arguments: Arguments, settings: ExplainSettings, display: Display) 
         model=inspection.model,
         backends=explain_backends(plugins, backend),
         attention=explain_attention(inspection.attention_options, inspection.attention),
-        values=explain_values(inspection, arguments.sources),
+        values=explain_values(inspection, arguments.sources, arguments.backend_options),
         warnings=arguments.warnings,
         notes=[*inspection.notes, *_plugin_notes(plugins), *_port_notes(settings)],
     )

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from tgi_api.cli.backend_choice import choose_world_size
 from tgi_api.cli.inspection import Inspection
 from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
-from tgi_api.cli.options import Effect, Option
+from tgi_api.cli.options import Effect, Group, Option
 from tgi_api.cli.settings import ServeSettings
 from tgi_core.contract import AttentionChoice, AttentionOption, Backend
 from tgi_core.plugins import Plugins, find_devices
@@ -116,15 +117,24 @@ def explain_attention(options: tuple[AttentionOption, ...], chosen: AttentionCho
     ]
 
 
-def explain_values(inspection: Inspection, sources: Mapping[str, str]) -> list[Value]:
-    """One value for each option that a server uses, in the order of the help.
+def explain_values(
+    inspection: Inspection, sources: Mapping[str, str], backend_options: Mapping[str, str]
+) -> list[Value]:
+    """One value for each option that a server uses, in the order of the help; last those of the backend's own.
 
     Args:
         inspection: without refusals.
         sources: where the options that were given come from, by name.
+        backend_options: the backend's own that were given, by flag.
     """
     found = _Found(inspection, sources)
-    return [_explain(option, found) for option in LAUNCHER_OPTIONS if option.effect is Effect.USED]
+    values = [_explain(option, found) for option in LAUNCHER_OPTIONS if option.effect is Effect.USED]
+    for option in inspection.backend.options:
+        source = found.source(option.flag.removeprefix("--").replace("-", "_"))
+        values.append(
+            Value(option.flag, Group.DEVICE.value, option.value(backend_options), source, "the backend's own")
+        )
+    return values
 
 
 class _Found(NamedTuple):
@@ -161,6 +171,7 @@ _UNSET: Mapping[str, str] = {
     "tokenizer_config_path": "the model's own",
     "max_batch_total_tokens": "as many as fit",
     "cpu_threads": "the backend's choice",
+    "sharded": "as --num-shard says",
     "compute_type": "1 and the device's name",
     "api_key": "none: anyone who reaches the port can use the server",
 }
@@ -203,6 +214,13 @@ def _attention(found: _Found) -> _Explained:
     if found.settings.attention != "auto":
         return found.inspection.attention.name, found.source("attention"), ""
     return found.inspection.attention.name, FROM_BACKEND, found.inspection.attention.reason
+
+
+def _num_shard(found: _Found) -> _Explained:
+    settings, size = found.settings, choose_world_size(found.inspection.backend, found.settings)
+    if settings.num_shard is None and settings.sharded:
+        return size, found.source("sharded"), "all devices that the backend finds"
+    return size, found.source("num_shard"), ""
 
 
 def _kv_cache_memory(found: _Found) -> _Explained:
@@ -319,6 +337,7 @@ _SPECIAL: Mapping[str, Callable[[_Found], _Explained]] = {
     "block_size": _block_size,
     "attention": _attention,
     "kv_cache_memory": _kv_cache_memory,
+    "num_shard": _num_shard,
     "prefix_caching": _prefix_caching,
     "prefill_chunking": _prefill_chunking,
     "max_concurrent_requests": _max_concurrent_requests,

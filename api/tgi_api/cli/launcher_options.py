@@ -89,7 +89,6 @@ _operation = partial(_used, Group.OPERATION)
 _dtype = choice("auto", "float16", "bfloat16", "float32")
 _kv_dtype = choice("auto", "fp8_e4m3fn", "fp8_e5m2")
 
-_ONE_DEVICE = "Choose a model that fits one device and leave it out."
 _EVERY_STEP = "Every step takes all work that fits; prefill never waits for decode."
 _NO_SHARD_SOCKET = "There are no shard processes to reach at an address."
 _NO_RANKS = "One process drives the device; there are no ranks."
@@ -148,6 +147,15 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
         help="Implementation of attention; auto: the backend's choice",
     ),
     _own(Group.DEVICE, "--cpu-threads", "N", integer(1, 1024), "Compute threads on the host"),
+    _device("--num-shard", "N", integer(1), "Devices to split the model over; 1 if left out", also=("SM_NUM_GPUS",)),
+    _device("--sharded", "true|false", boolean, "true without --num-shard: split over all devices that are found"),
+    _own(
+        Group.DEVICE,
+        "--strict-shapes",
+        "",
+        boolean,
+        "Prepare every static shape before serving; a step that would compile fails",
+    ),
     # Scheduling
     _scheduling("--max-batch-size", "N", integer(1, 65_536), "Requests that run at once"),
     _scheduling("--max-batch-prefill-tokens", "N", integer(1, MOST_TOKENS), "Tokens one step may compute"),
@@ -262,16 +270,6 @@ LAUNCHER_OPTIONS: tuple[Option, ...] = (
     _ignored("", "BOOL", _NO_KERNEL_CHOICE, env=("ROCM_USE_SKINNY_GEMM",)),
     _ignored("", "TASK", "Every model that is served generates text.", env=("HF_TASK",), neutral=("text-generation",)),
     # Not built
-    _refused(
-        "--num-shard",
-        "N",
-        integer(1),
-        "Devices to split over; 1 is fine",
-        _ONE_DEVICE,
-        neutral=(1,),
-        also=("SM_NUM_GPUS",),
-    ),
-    _refused("--sharded", "true|false", boolean, "Split the model; false is fine", _ONE_DEVICE, neutral=(False,)),
     _refused("--quantize", "METHOD", text, "Quantized weights", _DENSE, also=("HF_MODEL_QUANTIZE",)),
     _refused("--speculate", "N", integer(0), "Speculative decoding; 0 is fine", "Use --speculate 0.", neutral=(0,)),
     _refused(

@@ -54,6 +54,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         effect: what happens when it is given.
         reason: why it has no effect, or what helps against the refusal.
         neutral: values of a refused or ignored option that ask for what is so anyway.
+        backend: the only backend that has the option; "" for one of the server's.
     """
 
     help: str
@@ -70,6 +71,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect = Effect.USED
     reason: str = ""
     neutral: tuple[object, ...] = ()
+    backend: str = ""
 
     @property
     def name(self) -> str:

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tgi_api.cli.arguments import Arguments
+from tgi_api.cli.backend_choice import check_backend, choose_world_size
 from tgi_api.cli.display import Display, make_display
 from tgi_api.cli.environment import environment_lines
 from tgi_api.cli.listener import allow_successor, bind_port
 from tgi_api.cli.model import find_model
 from tgi_api.cli.settings import ServeSettings, check_settings, make_config
 from tgi_api.cli.summary import make_summary
-from tgi_core.engine.attention import AUTO, check_attention_name
+from tgi_core.engine.attention import AUTO
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.logs import configure_logging
-from tgi_core.plugins import Plugins, ask_capabilities
+from tgi_core.plugins import Plugins
 
 if TYPE_CHECKING:
     from tgi_core.config import EngineInfo, ServerConfig
@@ -47,7 +48,14 @@ def _start(arguments: Arguments, settings: ServeSettings, display: Display) -> i
         return backend
     with bind_port(settings.hostname, settings.port) as listener:
         model_dir = find_served_model(settings, display)
-        config = make_config(settings, backend=backend.info.name, model_dir=model_dir, port=listener.getsockname()[1])
+        config = make_config(
+            settings,
+            backend=backend.info.name,
+            model_dir=model_dir,
+            port=listener.getsockname()[1],
+            world_size=choose_world_size(backend, settings),
+            backend_options=arguments.backend_options,
+        )
         from tgi_api.server import run_api
         from tgi_core.engine.supervisor import Supervisor
 
@@ -85,7 +93,8 @@ def check_start(
     """The backend to run on, and everything that keeps a server from starting; without a backend that says why."""
     backend, refusals = None, [*arguments.refusals, *check_settings(settings)]
     try:
-        backend = choose_backend(plugins, settings)
+        backend = plugins.choose_backend(settings.backend)
+        refusals += check_backend(backend, settings, arguments.backend_values)
     except StartupError as error:
         refusals.append(error)
     for choose, name in (
@@ -118,35 +127,6 @@ def find_served_model(settings: ServeSettings, display: Display, *, weights: boo
     return find_model(
         settings.model_id or "", settings.revision, hub_cache_dir, display, weights=weights, weights_dir=override
     )
-
-
-def choose_backend(plugins: Plugins, settings: ServeSettings) -> Backend:
-    """The backend to run on.
-
-    Raises:
-        StartupError: there is none, or it does not have the type, block size or attention that was asked for.
-    """
-    backend = plugins.choose_backend(settings.backend)
-    # What is left to the engine is not looked at: asking for capabilities here may load the device's libraries.
-    if settings.dtype != "auto":
-        dtypes = ask_capabilities(backend).dtypes
-        if settings.dtype not in dtypes:
-            raise StartupError(
-                f"Backend `{backend.info.name}` does not compute in {settings.dtype}.",
-                f"Use --dtype {' or '.join(dtypes)}, or leave it out.",
-                ExitCode.BACKEND,
-            )
-    if settings.block_size is not None:
-        block_sizes = ask_capabilities(backend).block_sizes
-        if settings.block_size not in block_sizes:
-            raise StartupError(
-                f"Backend `{backend.info.name}` does not take KV blocks of {settings.block_size} tokens.",
-                f"Use --block-size {' or '.join(map(str, block_sizes))}, or leave it out.",
-                ExitCode.BACKEND,
-            )
-    if settings.attention != AUTO:
-        check_attention_name(backend, settings.attention)
-    return backend
 
 
 class StartView:

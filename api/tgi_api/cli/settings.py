@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -36,6 +37,9 @@ class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     attention: str = _ENGINE.attention
     cpu_threads: int | None = None
+    strict_shapes: bool = _ENGINE.strict_shapes
+    num_shard: int | None = None
+    sharded: bool | None = None
     max_batch_size: int = _ENGINE.max_slots
     max_batch_prefill_tokens: int = _ENGINE.max_step_tokens
     max_concurrent_requests: int | None = None
@@ -109,6 +113,14 @@ def check_settings(settings: ServeSettings) -> list[StartupError]:
                 f"Use --max-total-tokens {longest + 1} or more, or leave one of them out.",
             )
         )
+    count = settings.num_shard
+    if count is not None and settings.sharded is not None and settings.sharded != (count > 1):
+        problems.append(
+            _usage(
+                f"--sharded {str(settings.sharded).lower()} and --num-shard {count} contradict each other.",
+                "Leave out --sharded: --num-shard says it all.",
+            )
+        )
     budget = settings.max_batch_prefill_tokens
     if longest is not None and not settings.prefill_chunking and longest > budget:
         problems.append(
@@ -131,7 +143,15 @@ def check_settings(settings: ServeSettings) -> list[StartupError]:
     return problems
 
 
-def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port: int) -> ServerConfig:
+def make_config(
+    settings: ServeSettings,
+    *,
+    backend: str,
+    model_dir: Path,
+    port: int,
+    world_size: int = 1,
+    backend_options: Mapping[str, str] | None = None,
+) -> ServerConfig:
     """The configuration of the server.
 
     Args:
@@ -139,6 +159,8 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
         backend: name of the chosen backend.
         model_dir: the folder the model was resolved to.
         port: the port that was bound.
+        world_size: devices to split the model over.
+        backend_options: values of the backend's own options, by flag.
     """
     return ServerConfig(
         model=ModelConfig(
@@ -166,6 +188,9 @@ def make_config(settings: ServeSettings, *, backend: str, model_dir: Path, port:
             chunked_prefill=settings.prefill_chunking,
             cpu_threads=settings.cpu_threads,
             grammar_engine=settings.used_grammar_engine,
+            strict_shapes=settings.strict_shapes,
+            world_size=world_size,
+            backend_options=backend_options or {},
         ),
         api=ApiConfig(
             hostname=settings.hostname,

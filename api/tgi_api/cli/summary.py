@@ -30,9 +30,10 @@ class Summary(msgspec.Struct, frozen=True):
 def make_summary(config: ServerConfig, info: EngineInfo) -> Summary:
     """Collect what was configured and what the engine found out."""
     model = config.model.model_id + (f" at {config.model.revision}" if config.model.revision else "")
+    devices = info.device if config.engine.world_size == 1 else f"{config.engine.world_size} × {info.device}"
     facts = (
         ("Model", model),
-        ("Backend", f"{config.engine.backend} on {info.device}, {info.dtype}"),
+        ("Backend", f"{config.engine.backend} on {devices}, {info.dtype}"),
         ("Request", f"up to {info.max_input_tokens} input tokens, {info.max_total_tokens} in all"),
         ("Step", f"up to {info.max_slots} requests and {info.max_step_tokens} tokens"),
         ("KV cache", f"{info.kv_tokens} tokens in blocks of {info.block_size}"),
@@ -44,9 +45,22 @@ def make_summary(config: ServerConfig, info: EngineInfo) -> Summary:
         url=server_url(config.api.hostname, config.api.port),
         facts=facts,
         memory=tuple(info.memory),
-        notes=tuple(info.notes),
+        notes=(*info.notes, *_tell_unsupported(info)),
         needs_key=config.api.api_key is not None,
     )
+
+
+def _tell_unsupported(info: EngineInfo) -> list[str]:
+    """A sentence for each reason why requests cannot ask for something."""
+    # Not for the help to wait for.
+    from tgi_core.requests.unsupported import GENERATE_FIELDS
+
+    names_of: dict[str, list[str]] = {}
+    for parameter in info.unsupported_parameters:
+        names_of.setdefault(parameter.reason, []).append(GENERATE_FIELDS.get(parameter.name, parameter.name))
+    return [
+        f"refused in requests are {', '.join(dict.fromkeys(names))}: {reason}" for reason, names in names_of.items()
+    ]
 
 
 def server_url(hostname: str, port: int) -> str:

@@ -98,12 +98,13 @@ def number_from(minimum: float, maximum: float) -> Callable[[str], float]:
 
 def choice(*names: str) -> Callable[[str], str]:
     """A reader of one word out of ``names``, in any case."""
+    known = {name.lower(): name for name in names}
 
     def read(value: str) -> str:
-        word = value.strip().lower()
-        if word not in names:
-            raise ValueError(f"one of {', '.join(names)}")
-        return word
+        try:
+            return known[value.strip().lower()]
+        except KeyError:
+            raise ValueError(f"one of {', '.join(names)}") from None
 
     return read
 

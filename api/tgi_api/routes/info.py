@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from litestar import HttpMethod, get, route
 from litestar.response.base import ASGIResponse
+from msgspec import UNSET
 
 from tgi_api.errors import AnyRequest
 from tgi_api.exposition import CONTENT_TYPE
@@ -13,6 +14,7 @@ from tgi_api.schemas.error import ErrorResponse
 from tgi_api.schemas.info import Info, ModelInfo, ModelsInfo
 from tgi_api.state import server_of
 from tgi_core import __version__
+from tgi_core.requests import GENERATE_FIELDS
 
 _TAG = "Server"
 
@@ -24,6 +26,7 @@ def info(request: AnyRequest) -> ASGIResponse:
     """The model and the limits."""
     server = server_of(request)
     engine, api = server.info, server.config.api
+    unsupported = {GENERATE_FIELDS.get(name, name): reason for name, reason in server.unsupported.items()}
     return json_reply(
         Info(
             model_id=server.model_id,
@@ -49,6 +52,7 @@ def info(request: AnyRequest) -> ASGIResponse:
             version=__version__,
             sha=None,
             docker_label=None,
+            unsupported_parameters=unsupported or UNSET,
         )
     )
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class Info(msgspec.Struct, frozen=True):
-    """The model and the limits; the union of the keys of all TGI versions, so that no client misses one."""
+    """The model and the limits; the union of the keys of all TGI versions, so that no client misses one.
+
+    The last is no key of TGI's: what requests cannot ask for here and why, by field; there only where there is any.
+    """
 
     model_id: str
     model_sha: str | None
@@ -32,6 +36,7 @@ class Info(msgspec.Struct, frozen=True):
     version: str
     sha: str | None
     docker_label: str | None
+    unsupported_parameters: dict[str, str] | UnsetType = UNSET
 
 
 class ModelInfo(msgspec.Struct, frozen=True):

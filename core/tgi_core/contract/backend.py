@@ -60,14 +60,18 @@ class BackendOption(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         flag: begins with the backend's name, such as "--neuron-sampling". The environment variable is the same in
-            capitals.
-        choices: the values it takes, the default first.
+            capitals, NEURON_SAMPLING, and also TGI_SERVE_NEURON_SAMPLING.
+        choices: the values it takes, the default first; at least one.
         help: one line.
     """
 
     flag: str
     choices: tuple[str, ...]
     help: str
+
+    def value(self, options: Mapping[str, str]) -> str:
+        """What ``ShardSpec.options`` holds for it: one of ``choices``, the default where it was not given."""
+        return options.get(self.flag, self.choices[0])
 
 
 class Backend(ABC):
@@ -92,7 +96,7 @@ class Backend(ABC):
 
     @property
     def options(self) -> tuple[BackendOption, ...]:
-        """Options of its own; ``ShardSpec.options`` holds their values by flag. Imports no vendor SDK."""
+        """Options of its own; ``ShardSpec.options`` holds those that were given. Imports no vendor SDK."""
         return ()
 
     def process_environment(self) -> Mapping[str, str]:

@@ -41,6 +41,8 @@ class Ladder(msgspec.Struct, frozen=True, kw_only=True):
 class BucketRules(msgspec.Struct, frozen=True, kw_only=True):
     """How far apart the static shapes of a bucketed device lie. Closer ones pad less and take longer to prepare.
 
+    Where they make more than 2,000 shapes, factors and steps are doubled until they do not.
+
     Attributes:
         prefill_rows: rows of a prefill.
         prefill_lengths: tokens that a row of a prefill computes.

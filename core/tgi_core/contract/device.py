@@ -114,6 +114,9 @@ class Device(ABC):
 
         ``work`` writes into the state's tensors in place, asks for no values, and its shapes do not depend on any.
         The default runs it as it is. ``state`` and ``inputs`` are not changed.
+
+        Outputs of a call stay as they are until the step that made it is collected, whatever is called meanwhile: a
+        device that gives each call of a program the same memory copies them out of it.
         """
         return work
 

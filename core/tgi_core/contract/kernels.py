@@ -28,6 +28,23 @@ PreparedAttention = Any
 """What ``prepare_attention`` returns and ``attention`` takes; only the kernels know its form."""
 
 
+class Division(NamedTuple):
+    """How a linear may be divided among devices that compute one model together.
+
+    Attributes:
+        parts: rows of each weight that was merged into this one, where its outputs are divided: each part is, so that
+            a device has its share of every one. () where outputs stay whole.
+        inputs: its inputs are divided, and what the devices compute is summed.
+    """
+
+    parts: tuple[int, ...] = ()
+    inputs: bool = False
+
+
+WHOLE = Division()
+"""Every device has the whole linear."""
+
+
 class AttentionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The attention of one layer.
 
@@ -93,6 +110,8 @@ class HeadNorms(NamedTuple):
 
 class FlatBlocks(NamedTuple):
     """The blocks of all rows of a decode in one list, of a group with a window only those that reach into it.
+
+    A row that owns none pads the step: what attention returns for it is of no account, as long as it is finite.
 
     Attributes:
         blocks_F: int32; what pads the list is the scratch block.
@@ -254,6 +273,10 @@ class Kernels(ExpertKernels, StateKernels):
     def pack_linear(self, weight_NK: Tensor) -> PackedWeight:
         """Bring a dense [N, K] weight into the form ``linear`` is fastest on. Runs once, at load."""
 
+    def pack_divided(self, weight_NK: Tensor, division: Division) -> PackedWeight:  # noqa: ARG002 - there is one device
+        """``pack_linear`` for a weight that may be divided so; only kernels of several devices do it."""
+        return self.pack_linear(weight_NK)
+
     @abstractmethod
     def linear(self, x_TK: Tensor, weight: PackedWeight, bias_N: Tensor | None) -> Tensor:
         """``x @ weight.T + bias``: [T, K] -> [T, N], accumulated in float32."""
@@ -299,6 +322,13 @@ class Kernels(ExpertKernels, StateKernels):
 
         cos and sin are float32 with one row a token. Returns x's dtype; may overwrite x. Source: Su et al. 2021.
         """
+
+    def cache_shape(self, spec: AttentionSpec, blocks: int, block_size: int) -> tuple[int, ...]:
+        """The shape of a layer's cache; kernels that attend may lay it out as they like, blocks and tokens first.
+
+        They also take caches of ``spec.cache_shape``, which operations are tested with.
+        """
+        return spec.cache_shape(blocks, block_size)
 
     @abstractmethod
     def write_kv(self, kv_TKD: tuple[Tensor, ...], cache_NP2KD: Tensor, slot_mapping_T: Tensor) -> None:

@@ -28,7 +28,8 @@ class ShardSpec(msgspec.Struct, frozen=True, kw_only=True):
         attention: the implementation of attention; None for the backend's own.
         trust_remote_code: code in ``model_dir`` may run.
         world_size: devices to split the model over, at most the capabilities' ``max_world_size``.
-        options: values of the backend's own options, by name; see ``Backend.options``.
+        options: values of the backend's own options that were given, by ``BackendOption.flag``;
+            ``BackendOption.value`` reads one.
     """
 
     model_dir: Path

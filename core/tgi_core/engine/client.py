@@ -74,6 +74,12 @@ class EngineClient:
         self._receiver: asyncio.Task[None] | None = None
         self._sinks: dict[int, TokenSink] = {}
         self._next_id = 0
+        self._late_compiles_before = 0
+
+    @property
+    def late_compiles(self) -> int:
+        """Programs that were compiled while requests waited, in the engine that is up and in all before it."""
+        return self._late_compiles_before + self.stats.late_compiles
 
     @property
     def is_up(self) -> bool:
@@ -114,6 +120,7 @@ class EngineClient:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        self._late_compiles_before = self.late_compiles
         self.stats = EngineStats()
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():

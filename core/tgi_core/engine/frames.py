@@ -68,6 +68,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
         apply_ms: to take in its tokens: stopping checks, blocks given back.
         started: requests that entered a slot with this step, those that come back after a preemption included.
         ended: requests that ended with this step.
+        late_compiles: programs that steps of this engine have compiled while requests waited; should stay 0.
     """
 
     queue_size: int = 0
@@ -84,6 +85,7 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True):
     apply_ms: float = 0.0
     started: int = 0
     ended: int = 0
+    late_compiles: int = 0
 
 
 class StepFrame(msgspec.Struct, frozen=True, array_like=True, tag="step"):

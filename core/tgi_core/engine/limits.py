@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tgi_core.config import EngineConfig
-from tgi_core.contract import Capabilities, KVBudget
+from tgi_core.contract import Capabilities, KVBudget, UnsupportedParameter
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.model_folder import ModelFolder
+from tgi_core.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from tgi_core.models.model import Model
+
+_ABILITIES = ("grammar", "logprobs", "prompt_logprobs")
 
 
 def may_chunk_prefill(config: EngineConfig, capabilities: Capabilities) -> bool:
@@ -54,3 +58,19 @@ def find_decoder_prompt(folder: ModelFolder, budget: KVBudget) -> tuple[int, ...
             ExitCode.USAGE,
         )
     return prompt
+
+
+def check_unsupported(parameters: Sequence[UnsupportedParameter]) -> list[UnsupportedParameter]:
+    """What a shard says it cannot do for requests.
+
+    Raises:
+        StartupError: it names a parameter that nothing would ever refuse.
+    """
+    for parameter in parameters:
+        if parameter.name not in (*SamplingParams.__struct_fields__, *_ABILITIES):
+            raise StartupError(
+                f"The backend's shard does not support `{parameter.name}`, which is no parameter of requests.",
+                "Install another release of the backend's plugin.",
+                ExitCode.BACKEND,
+            )
+    return list(parameters)

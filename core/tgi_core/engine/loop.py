@@ -286,6 +286,7 @@ class EngineLoop:
             prefill_tokens=encoded + sum(plan.q_lens) - num_decodes if plan is not None else 0,
             decode_tokens=num_decodes,
             started=len(plan.new_slots) if plan is not None else 0,
+            late_compiles=self._shard.late_compiles,
         )
 
     def _tell_idle_stats(self) -> None:

@@ -19,9 +19,9 @@ from tgi_core.contract import Backend, Capabilities, KVBudget, ShardLimits, Shar
 from tgi_core.engine.attention import choose_attention
 from tgi_core.engine.channel import EngineChannel
 from tgi_core.engine.control import Heartbeat, Loading, Ready, Refused, Shutdown, receive_control, send_control
-from tgi_core.engine.limits import find_decoder_prompt, may_chunk_prefill
+from tgi_core.engine.limits import check_unsupported, find_decoder_prompt, may_chunk_prefill
 from tgi_core.engine.loop import EngineLoop
-from tgi_core.errors import DeviceLostError, DeviceMemoryError, ExitCode, StartupError
+from tgi_core.errors import DeviceLostError, DeviceMemoryError, ExitCode, LateCompileError, StartupError
 from tgi_core.logs import configure_logging
 from tgi_core.model_folder import ModelFolder
 from tgi_core.plugins import Plugins, ask_capabilities
@@ -34,6 +34,7 @@ HEARTBEAT_INTERVAL_S = 0.5
 HUNG_STEP_EXIT_CODE = 70
 OUT_OF_MEMORY_EXIT_CODE = 71
 DEVICE_LOST_EXIT_CODE = 72
+LATE_COMPILE_EXIT_CODE = 73
 _MIN_STEP_DEADLINE_S = 10.0
 _STEP_DEADLINE_FACTOR = 20.0
 _PAUSED_AFTER_S = 4 * HEARTBEAT_INTERVAL_S
@@ -67,6 +68,9 @@ def run_engine(config: ServerConfig, address: str, control: Connection) -> None:
     except DeviceLostError as error:
         _LOG.critical("The device failed: %s. Its driver's log (dmesg) may say why.", error)
         sys.exit(DEVICE_LOST_EXIT_CODE)
+    except LateCompileError as error:
+        _LOG.critical("%s", error)
+        sys.exit(LATE_COMPILE_EXIT_CODE)
 
 
 class _Engine:
@@ -99,6 +103,8 @@ class _Engine:
                 eos_token_ids=tuple(sorted(folder.eos_token_ids)),
                 attention=attention,
                 trust_remote_code=config.model.trust_remote_code,
+                world_size=config.engine.world_size,
+                options=config.engine.backend_options,
             )
         )
         self._shard.load(self._report_loading)
@@ -115,6 +121,7 @@ class _Engine:
             kv_cache_tokens=config.engine.kv_cache_tokens,
             memory_fraction=config.engine.memory_fraction,
             max_encoder_tokens=config.engine.max_input_tokens,
+            strict_shapes=config.engine.strict_shapes,
         )
         budget = self._shard.warm_up(limits)
         decoder_prompt = find_decoder_prompt(folder, budget)
@@ -163,6 +170,7 @@ class _Engine:
             notes=notes,
             extra_parameters=list(self._shard.extra_parameters),
             decoder_prompt=list(decoder_prompt),
+            unsupported_parameters=check_unsupported(self._shard.unsupported_parameters),
         )
 
     def serve(self) -> None:

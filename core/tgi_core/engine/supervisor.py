@@ -32,7 +32,13 @@ from tgi_core.engine.control import (
     send_control,
 )
 from tgi_core.engine.environment import default_environment
-from tgi_core.engine.process import DEVICE_LOST_EXIT_CODE, HUNG_STEP_EXIT_CODE, OUT_OF_MEMORY_EXIT_CODE, run_engine
+from tgi_core.engine.process import (
+    DEVICE_LOST_EXIT_CODE,
+    HUNG_STEP_EXIT_CODE,
+    LATE_COMPILE_EXIT_CODE,
+    OUT_OF_MEMORY_EXIT_CODE,
+    run_engine,
+)
 from tgi_core.errors import ExitCode, StartupError
 
 logger = logging.getLogger(__name__)
@@ -367,4 +373,6 @@ def _describe_exit(exit_code: int | None) -> str:
         return "the engine found no memory on its device"
     if exit_code == DEVICE_LOST_EXIT_CODE:
         return "the engine's device failed"
+    if exit_code == LATE_COMPILE_EXIT_CODE:
+        return "a step of the engine had something compiled, which --strict-shapes forbids"
     return f"the engine ended with exit code {exit_code}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import Kernels
+from tgi_core.contract.kernels import Division, Kernels
 from tgi_core.models.decoder_weights import DecoderWeights, ExpertMLPWeights, LayerWeights, MixerWeights, MLPWeights
 from tgi_core.models.expert_layouts import take_experts
 from tgi_core.models.layouts import unit_rows
@@ -57,7 +57,7 @@ def _load_head(spec: ArchitectureSpec, names: WeightNames, builder: WeightBuilde
     tied = weight_VE is embedding_VE
     if spec.unit_head_rows:
         weight_VE = unit_rows(weight_VE)
-    weight = builder.kernels.pack_linear(weight_VE)
+    weight = builder.kernels.pack_divided(weight_VE, Division((spec.vocab_size,)))
     if tied and weight is not embedding_VE:
         # A device that packs has the table a second time, in the form its linears want.
         builder.size_bytes += embedding_VE.nbytes
@@ -114,10 +114,14 @@ class _Layers:
         spec, transposed, linear = self._spec, self._names.transposed, self._builder.linear
         up = tuple(name.format(index) for name in gate_up)
         rows = (inner, inner) if spec.gated else (inner,)
-        down_rows = (spec.hidden_size,)
+        down_rows, summed = (spec.hidden_size,), Division(inputs=True)
         return MLPWeights(
-            up=linear(up, rows, spec.hidden_size, bias=spec.mlp_bias, transposed=transposed),
-            down=linear((down.format(index),), down_rows, inner, bias=spec.mlp_bias, transposed=transposed),
+            up=linear(
+                up, rows, spec.hidden_size, bias=spec.mlp_bias, transposed=transposed, division=Division(rows)
+            ),
+            down=linear(
+                (down.format(index),), down_rows, inner, bias=spec.mlp_bias, transposed=transposed, division=summed
+            ),
         )
 
     def _experts(self, experts: ExpertsSpec, index: int) -> ExpertMLPWeights:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import Kernels
+from tgi_core.contract.kernels import WHOLE, Division, Kernels
 from tgi_core.models.linear import Linear, NormWeights
 from tgi_core.models.sources import WeightSource
 from tgi_core.models.spec import Norm
@@ -52,10 +52,17 @@ class WeightBuilder:
             yield part
 
     def linear(
-        self, names: Sequence[str], rows: Sequence[int], inputs: int, *, bias: bool, transposed: bool = False
+        self,
+        names: Sequence[str],
+        rows: Sequence[int],
+        inputs: int,
+        *,
+        bias: bool,
+        transposed: bool = False,
+        division: Division = WHOLE,
     ) -> Linear:
         """A linear whose parts, of ``rows`` rows each, the checkpoint keeps under ``names``."""
-        weight = self.kernels.pack_linear(self.weight(names, rows, inputs, transposed=transposed))
+        weight = self.kernels.pack_divided(self.weight(names, rows, inputs, transposed=transposed), division)
         return Linear(weight, self.joined(names, ".bias", rows) if bias else None)
 
     def head(self, name: str, embedding_VE: Tensor, *, tied: bool) -> Tensor:

@@ -50,7 +50,8 @@ def cut(rows: StepRows, most: int, device: torch.device) -> Chunks:
         if begin < rows.q_lens[row]
     ]
     counts = [len(list(group)) for _, group in groupby(cuts, key=lambda cut: cut[0])]
-    pinned = device.type != "cpu"
+    # Other devices have no page-locked memory.
+    pinned = device.type in ("cuda", "xpu")
     rows_R = torch.tensor(by_length, pin_memory=pinned).to(device, non_blocking=True)
     begins_Y, ranks_Y = torch.tensor(cuts, pin_memory=pinned).to(device, non_blocking=True).unbind(1)
     row_of_Y = rows_R.index_select(0, ranks_Y)

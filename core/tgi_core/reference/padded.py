@@ -8,14 +8,16 @@ from torch import Tensor
 from tgi_core.contract.experts import ExpertWeights, Routed
 from tgi_core.contract.kernels import AttentionBatch, AttentionSpec, PreparedAttention
 from tgi_core.reference.attention import ScoreTerms
+from tgi_core.reference.flat import flat_attention
 from tgi_core.reference.kernels import ReferenceKernels
+from tgi_core.reference.scores import finish_scores
 
 
 class PaddedKernels(ReferenceKernels):
     """The reference under static shapes.
 
-    Where every row of an ``AttentionBatch`` has the same ``q_len``, lengths are read on the device; a bucketed shard
-    makes no other batch. Derive from it and override what a device does better.
+    Where every row of an ``AttentionBatch`` has the same ``q_len``, also in a flat decode, lengths are read on the
+    device; a bucketed shard makes no other batch. Derive from it and override what a device does better.
     """
 
     @property
@@ -33,9 +35,12 @@ class PaddedKernels(ReferenceKernels):
         distance_bias_HX: Tensor | None = None,
     ) -> Tensor:
         batch: AttentionBatch = prepared
+        terms = ScoreTerms(sinks_H, distance_bias_HX)
+        if batch.flat is not None:
+            return flat_attention(q_THD, cache_NP2KD, batch, spec, terms)
         if len(set(batch.q_lens)) > 1:
             return super().attention(q_THD, cache_NP2KD, prepared, spec, sinks_H, distance_bias_HX=distance_bias_HX)
-        return padded_attention(q_THD, cache_NP2KD, batch, spec, ScoreTerms(sinks_H, distance_bias_HX))
+        return padded_attention(q_THD, cache_NP2KD, batch, spec, terms)
 
     def experts(self, x_TE: Tensor, weights: ExpertWeights, routed: Routed, activation: str) -> Tensor:
         # Every expert sees every token: what a token did not choose is weighed with 0.
@@ -63,26 +68,9 @@ def padded_attention(
     values_BCKD = entries_BCXKD[:, :, 1] if spec.latent_values is None else keys_BCKD[..., : spec.latent_values]
     q_BQKGD = q_THD.view(rows, q_len, spec.num_kv_heads, -1, spec.head_dim)
     scores_BKGQC = torch.einsum("bqkgd,bckd->bkgqc", q_BQKGD.float(), keys_BCKD.float()) * spec.scale
-    if spec.soft_cap is not None:
-        scores_BKGQC = torch.tanh(scores_BKGQC / spec.soft_cap) * spec.soft_cap
     positions_BQ = batch.kv_lens_B.long()[:, None] - q_len + torch.arange(q_len, device=device)
-    positions_C = torch.arange(keys_BCKD.shape[1], device=device)
-    distances_BQC = positions_BQ[:, :, None] - positions_C
-    hidden_BQC = distances_BQC < 0
-    if batch.window is not None:
-        hidden_BQC |= distances_BQC >= batch.window
-    if spec.chunk is not None:
-        hidden_BQC |= positions_C < (positions_BQ // spec.chunk * spec.chunk)[:, :, None]
-    shape = (spec.num_kv_heads, -1, rows, *distances_BQC.shape[1:])
-    if spec.alibi_slopes is not None:
-        slopes_H = torch.tensor(spec.alibi_slopes, device=device)
-        bias_HBQC = -slopes_H[:, None, None, None] * distances_BQC
-        scores_BKGQC = scores_BKGQC + bias_HBQC.view(shape).movedim(2, 0)
-    if terms.distance_bias_HX is not None:
-        last = terms.distance_bias_HX.shape[1] - 1
-        bias_HBQC = terms.distance_bias_HX.float()[:, distances_BQC.clamp(0, last)]
-        scores_BKGQC = scores_BKGQC + bias_HBQC.view(shape).movedim(2, 0)
-    scores_BKGQC = scores_BKGQC.masked_fill(hidden_BQC[:, None, None], float("-inf"))
+    distances_BQC = positions_BQ[:, :, None] - torch.arange(keys_BCKD.shape[1], device=device)
+    scores_BKGQC = finish_scores(scores_BKGQC, distances_BQC, positions_BQ, spec, terms.distance_bias_HX)
     if terms.sinks_H is not None:
         sinks_KG11 = terms.sinks_H.float().view(spec.num_kv_heads, -1, 1, 1)
         sinks_BKGQ1 = sinks_KG11.expand(rows, -1, -1, q_len, 1)

@@ -8,9 +8,11 @@ from tgi_core.requests.options import EncoderLimits, GenerationOptions, RequestL
 from tgi_core.requests.parameters import GenerateParameters, OpenAIParameters
 from tgi_core.requests.stopping import StopHit, StopMatcher
 from tgi_core.requests.tokenizer import TextTokenizer, TokenSpan
+from tgi_core.requests.unsupported import GENERATE_FIELDS, keep_supported
 from tgi_core.requests.validation import require_inputs, validate_generate, validate_openai
 
 __all__ = [
+    "GENERATE_FIELDS",
     "Alternatives",
     "ChatTemplate",
     "EncoderLimits",
@@ -29,6 +31,7 @@ __all__ = [
     "TokenSpan",
     "encode_bad_words",
     "fit_prompt",
+    "keep_supported",
     "require_inputs",
     "validate_generate",
     "validate_openai",

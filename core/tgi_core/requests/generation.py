@@ -174,7 +174,8 @@ class Generation:
 
     def on_token(self, token_id: int, logprob: float, finish: Finish) -> None:
         """One more token from the engine."""
-        if logprob != logprob:  # noqa: PLR0124 - only NaN differs from itself; math.isnan costs a call for each token
+        # Only NaN differs from itself; math.isnan costs a call for each token.
+        if logprob != logprob and self._options.has_logprobs:  # noqa: PLR0124
             self.cancel()
             self.on_error(GenerationError("the model produced logits that are not numbers"))
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
         extra_parameters: names of the parameters of plugins' sampling rules.
         encoder: None for a model whose decoder reads the prompt.
         defaults: what holds for parameters that a request does not name.
+        unsupported: what the device cannot do for a request, and why; see ``ModelShard.unsupported_parameters``.
     """
 
     max_input_tokens: int
@@ -58,6 +59,7 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
     extra_parameters: frozenset[str] = frozenset()
     encoder: EncoderLimits | None = None
     defaults: SamplingDefaults = SamplingDefaults()
+    unsupported: Mapping[str, str] = {}
 
 
 class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,8 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
         own_seeds: each generation draws a seed of its own, as in TGI; otherwise one seed and the index of the choice
             decide.
         begins_text: the output is a text of its own, and does not continue the prompt.
+        has_seed: the device draws by the seed; otherwise nothing replays the request.
+        has_logprobs: the device tells log-probabilities of chosen tokens; otherwise they are all nan.
     """
 
     sampling: SamplingParams
@@ -99,11 +103,13 @@ class GenerationOptions(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     own_seeds: bool = False
     begins_text: bool = False
+    has_seed: bool = True
+    has_logprobs: bool = True
 
     @property
     def seed(self) -> int | None:
-        """The seed that replays the request; None when it does not sample."""
-        return self.sampling.seed if self.sampling.do_sample else None
+        """The seed that replays the request; None when it does not sample, or nothing does."""
+        return self.sampling.seed if self.sampling.do_sample and self.has_seed else None
 
     def choices(self) -> list[GenerationOptions]:
         """The options of each generation to start."""

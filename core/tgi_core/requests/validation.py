@@ -19,6 +19,7 @@ from tgi_core.requests.grammar import (
 from tgi_core.requests.options import GenerationOptions, RequestLimits, random_seed
 from tgi_core.requests.parameters import GenerateParameters, OpenAIParameters
 from tgi_core.requests.refusals import refuse_unsupported
+from tgi_core.requests.unsupported import check_generate, check_openai
 from tgi_core.sampling.grammar import Grammar
 from tgi_core.sampling.params import SamplingParams
 
@@ -70,7 +71,7 @@ def validate_generate(
     if given.adapter_id:
         raise ValidationError("`adapter_id` is not supported yet")
     grammar = _allowed(read_grammar("grammar", given.grammar), limits)
-    return GenerationOptions(
+    options = GenerationOptions(
         sampling=_sampling(
             SamplingParams(
                 do_sample=bool(given.do_sample)
@@ -106,7 +107,11 @@ def validate_generate(
         best_of=best_of,
         own_seeds=True,
         begins_text=limits.encoder is not None,
+        has_seed="seed" not in limits.unsupported,
+        has_logprobs="logprobs" not in limits.unsupported,
     )
+    check_generate(given, options, limits.unsupported)
+    return options
 
 
 def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> GenerationOptions:
@@ -146,7 +151,7 @@ def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> Generatio
     grammar = _allowed(_openai_grammar(given), limits)
     if grammar is not None and allowed_token_ids:
         raise ValidationError("`allowed_token_ids` cannot be combined with a constraint on the output")
-    return GenerationOptions(
+    options = GenerationOptions(
         sampling=_sampling(
             SamplingParams(
                 do_sample=not greedy,
@@ -180,7 +185,11 @@ def validate_openai(given: OpenAIParameters, limits: RequestLimits) -> Generatio
         best_of=best_of,
         n=n,
         begins_text=limits.encoder is not None,
+        has_seed="seed" not in limits.unsupported,
+        has_logprobs="logprobs" not in limits.unsupported,
     )
+    check_openai(given, options, limits.unsupported)
+    return options
 
 
 def require_inputs(inputs: str) -> None:

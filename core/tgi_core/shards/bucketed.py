@@ -6,8 +6,6 @@ prepared in idle time, and a step takes the cheapest shape that is ready.
 
 from __future__ import annotations
 
-from collections import deque
-
 import torch
 
 from tgi_core.contract import (
@@ -26,12 +24,14 @@ from tgi_core.contract import (
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.plugins import Plugins
 from tgi_core.sampling.rules import RuleSet
-from tgi_core.shards.buckets import COVER_SHAPES, ForwardShape, ShapeLimits, forward_shapes
+from tgi_core.shards.buckets import ShapeLimits, forward_shapes
 from tgi_core.shards.checks import check_block_size
 from tgi_core.shards.device_model import DeviceModel
 from tgi_core.shards.eager import RESERVE_BYTES
-from tgi_core.shards.memory import ACTIVATIONS, refuse_activations, size_kv_cache
+from tgi_core.shards.memory import ACTIVATIONS, KVSizes, refuse_activations, size_kv_cache
 from tgi_core.shards.pipelined import PipelinedShard
+from tgi_core.shards.seen_blocks import SeenBlocks
+from tgi_core.shards.shape_queue import SHAPES, ShapeQueue
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.static_plans import ForwardCalls, PlanRunner, SampledCalls
 from tgi_core.shards.static_runner import StaticRunner
@@ -76,8 +76,11 @@ class BucketedShard(PipelinedShard[ForwardCalls, SampledCalls]):
         self._rules = RuleSet(Plugins.discover().logits_rules())
         self.notes: list[str] = self._model.notes
         self.extra_parameters = self._rules.extra_parameters
-        self._plans: PlanRunner | None = None
-        self._waiting: deque[ForwardShape] = deque()
+        self._queue: ShapeQueue | None = None
+
+    @property
+    def late_compiles(self) -> int:
+        return 0 if self._queue is None else self._queue.plans.late_compiles
 
     def use_idle_time(self) -> bool:
         return self._submit(self._prepare_next).result()
@@ -89,38 +92,54 @@ class BucketedShard(PipelinedShard[ForwardCalls, SampledCalls]):
 
     def _warm_up(self, limits: ShardLimits) -> KVBudget:
         check_block_size(limits, self._capabilities)
-        model = self._model
+        model, rules = self._model, self._capabilities.buckets
+        weights = MemoryLine("weights", model.weights_bytes)
+        # The largest cache there could be bounds the largest step; what does not fit there fits nowhere.
+        most = self._size(limits, self._free_bytes(limits), [weights])
         try:
-            activations_bytes = self._measure_activations(limits)
+            activations_bytes = self._measure_activations(limits, most)
         except torch.OutOfMemoryError as error:
             raise refuse_activations(limits, model.weights_bytes) from error
-        memory = [MemoryLine("weights", model.weights_bytes), MemoryLine(ACTIVATIONS, activations_bytes)]
-        free_bytes = self._device.memory().free_bytes * limits.memory_fraction - RESERVE_BYTES
-        available_bytes = max(0, int((free_bytes - activations_bytes) * self._device.kv_cache_share))
-        groups = model.kv_groups(limits.block_size)
-        sizes = size_kv_cache(groups, limits, model.model.max_positions, available_bytes, memory)
-        self._plans = self._allocate(limits, sizes.max_total_tokens, [budget.blocks for budget in sizes.groups])
-        ready, waiting = len(self._plans.ready), len(self._waiting)
-        self.notes.append(f"{ready + waiting} shapes of a step, of which {ready} are ready when serving starts")
+        memory = [weights, MemoryLine(ACTIVATIONS, activations_bytes)]
+        left_bytes = max(0, self._free_bytes(limits) - activations_bytes)
+        reserve_bytes = int(left_bytes * rules.shapes_share)
+        if reserve_bytes:
+            memory.append(MemoryLine(SHAPES, reserve_bytes))
+        sizes = self._size(limits, left_bytes - reserve_bytes, memory)
+        self._queue = self._allocate(limits, sizes, [budget.blocks for budget in sizes.groups], reserve_bytes)
+        while limits.strict_shapes and self._queue.prepare_next():
+            pass
+        self.notes.append(self._queue.note)
         memory.append(MemoryLine("kv cache", sizes.size_bytes))
         return KVBudget(limits.block_size, sizes.groups, sizes.max_total_tokens, memory)
 
-    def _measure_activations(self, limits: ShardLimits) -> int:
+    def _free_bytes(self, limits: ShardLimits) -> int:
+        """What is left for activations, compiled shapes and the cache."""
+        return int(self._device.memory().free_bytes * limits.memory_fraction) - RESERVE_BYTES
+
+    def _size(self, limits: ShardLimits, free_bytes: int, memory: list[MemoryLine]) -> KVSizes:
+        available_bytes = max(0, int(free_bytes * self._device.kv_cache_share))
+        model = self._model
+        return size_kv_cache(
+            model.kv_groups(limits.block_size), limits, model.model.max_positions, available_bytes, memory
+        )
+
+    def _measure_activations(self, limits: ShardLimits, most: KVSizes) -> int:
         """Run the largest shapes over a cache of one block; returns what they take beyond what lasts, in bytes."""
-        most_tokens = limits.max_total_tokens or min(self._model.model.max_positions, limits.max_step_tokens + 1)
         self._device.synchronize()
         self._device.reset_peak()
         before_bytes = self._device.memory().peak_bytes
-        self._allocate(limits, most_tokens, [1] * len(self._model.windows))
+        self._allocate(limits, most, [1] * len(self._model.windows), 0)
         self._device.synchronize()
         return max(0, self._device.memory().peak_bytes - before_bytes)
 
-    def _allocate(self, limits: ShardLimits, max_total_tokens: int, blocks: list[int]) -> PlanRunner:
-        """Make caches and tables, and compile the shapes that together take any step; the others are queued."""
+    def _allocate(self, limits: ShardLimits, sizes: KVSizes, blocks: list[int], reserve_bytes: int) -> ShapeQueue:
+        """Make caches of ``blocks`` and tables, and compile the shapes that together take any step of ``sizes``."""
         model, device, max_slots = self._model, self._device.torch_device, limits.max_slots
-        columns = -(-max_total_tokens // limits.block_size)
+        rules, max_tokens = self._capabilities.buckets, sizes.max_total_tokens
+        columns = -(-max_tokens // limits.block_size)
         caches = model.make_caches(blocks, limits.block_size)
-        state = make_state(max_slots, max_total_tokens, columns, 0, caches, rules=self._rules, states=(), device=device)
+        state = make_state(max_slots, max_tokens, columns, 0, caches, rules=self._rules, states=(), device=device)
         # Rows that pad a step have one token, whose keys and values go to the scratch block.
         state.lengths_S[-1:] = 1
         slots = SlotTable(self._rules, max_slots, model.model.vocab_size, model.eos_ids())
@@ -130,34 +149,38 @@ class BucketedShard(PipelinedShard[ForwardCalls, SampledCalls]):
             attention_kernels=model.attention_kernels,
             attention=model.model.attention,
             ropes=model.model.ropes,
-            rotary_tables=model.make_rotary_tables(max_total_tokens),
+            rotary_tables=model.make_rotary_tables(max_tokens),
             scratch_blocks=blocks,
             slots=slots,
             block_size=limits.block_size,
             vocab_size=model.model.vocab_size,
             top_n=_MOST_TOP_N,
         )
-        runner = StaticRunner(self._device, static, state, columns)
+        seen = SeenBlocks(model.windows, limits.block_size, flat_decode=rules.flat_decode)
+        runner = StaticRunner(self._device, static, state, columns, seen, strict=limits.strict_shapes)
         runner.prepare_entries()
-        plans = PlanRunner(self._device, runner, slots, limits.block_size)
-        most_q_len = min(limits.max_step_tokens, max_total_tokens)
-        largest = ShapeLimits(max_slots, limits.max_step_tokens, most_q_len, columns)
-        self._waiting = deque(forward_shapes(largest, self._capabilities.buckets, limits.block_size))
-        for _ in range(COVER_SHAPES):
-            plans.prepare(self._waiting.popleft())
-        return plans
+        plans = PlanRunner(self._device, runner, slots, seen)
+        largest = ShapeLimits(
+            max_slots=max_slots,
+            max_step_tokens=limits.max_step_tokens,
+            max_q_len=min(limits.max_step_tokens, max_tokens),
+            max_columns=columns,
+            max_listed=seen.most_listed(max_slots, columns, [budget.blocks for budget in sizes.groups]),
+        )
+        shapes = forward_shapes(largest, rules, limits.block_size)
+        queue = ShapeQueue(self._device, plans, shapes, reserve_bytes)
+        queue.prepare_cover()
+        return queue
 
     def _prepare_next(self) -> bool:
-        if self._plans is not None and self._waiting:
-            self._plans.prepare(self._waiting.popleft())
-        return bool(self._waiting)
+        return self._queue is not None and self._queue.prepare_next()
 
     # -- steps --------------------------------------------------------------------------------------------------------
 
     @property
     def _running(self) -> PlanRunner:
-        assert self._plans is not None, "warm_up comes before steps"
-        return self._plans
+        assert self._queue is not None, "warm_up comes before steps"
+        return self._queue.plans
 
     def _forward(self, plan: StepPlan) -> ForwardCalls:
         return self._running.forward(plan)
@@ -169,6 +192,5 @@ class BucketedShard(PipelinedShard[ForwardCalls, SampledCalls]):
         return self._running.result(plan, forward, sampled)
 
     def _release(self) -> None:
-        self._plans = None
+        self._queue = None
         self._model.unload()
-        self._waiting.clear()

@@ -143,9 +143,9 @@ class DeviceModel:
             blocks: of each KV group.
             block_size: tokens in a block.
         """
-        attention = self.model.attention
+        attention, kernels = self.model.attention, self.attention_kernels
         return [
-            self._device.zeros(attention[group].cache_shape(blocks[group] + 1, block_size), self.dtype)
+            self._device.zeros(kernels[group].cache_shape(attention[group], blocks[group] + 1, block_size), self.dtype)
             for group in self.model.group_of_layer
         ]
 

@@ -8,12 +8,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract import Device, DeviceEvent, LateInputs, PromptLogprobs, StepPlan, StepResult, TopTokens
+from tgi_core.contract import (
+    Device,
+    DeviceEvent,
+    HostCopy,
+    LateInputs,
+    PromptLogprobs,
+    StepPlan,
+    StepResult,
+    TopTokens,
+)
 from tgi_core.sampling.params import Tier
 from tgi_core.shards.buckets import ForwardShape, cheapest
+from tgi_core.shards.seen_blocks import SeenBlocks
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.static_runner import StaticRunner
-from tgi_core.shards.transfer import download
 
 
 class Call(NamedTuple):
@@ -34,7 +43,7 @@ class RowScores(NamedTuple):
     row: int
     start: int
     num_tokens: int
-    logprobs_Q: Tensor
+    logprobs_Q: HostCopy
 
 
 class ForwardCalls(NamedTuple):
@@ -53,7 +62,7 @@ class SampledCalls(NamedTuple):
         skipped: rows of the plan that sit their sampling out.
     """
 
-    outputs: Sequence[tuple[Tensor, ...]]
+    outputs: Sequence[tuple[HostCopy, ...]]
     event: DeviceEvent
     skipped: frozenset[int]
 
@@ -62,26 +71,31 @@ class PlanRunner:
     """Carries out plans in the shapes that are ready.
 
     Args:
-        device: records the events.
+        device: copies to the host and records the events.
         runner: does the work.
         slots: the host's part of the slot tables.
-        block_size: tokens in a KV block.
+        seen: which blocks attention looks at.
 
     Attributes:
         ready: shapes of forwards that are compiled.
     """
 
-    def __init__(self, device: Device, runner: StaticRunner, slots: SlotTable, block_size: int) -> None:
+    def __init__(self, device: Device, runner: StaticRunner, slots: SlotTable, seen: SeenBlocks) -> None:
         self.ready: set[ForwardShape] = set()
         self._device = device
         self._runner = runner
         self._slots = slots
-        self._block_size = block_size
+        self._seen = seen
 
     def prepare(self, shape: ForwardShape) -> None:
         """Compile a shape."""
         self._runner.prepare(shape)
         self.ready.add(shape)
+
+    @property
+    def late_compiles(self) -> int:
+        """Programs that steps have had compiled."""
+        return self._runner.late_compiles
 
     def forward(self, plan: StepPlan) -> ForwardCalls:
         """Bring the plan's changes into the tables and compute its rows."""
@@ -103,7 +117,7 @@ class PlanRunner:
                     logprobs_Q = runner.score(shape, hidden_TE, row=index, slot=slot, start=start)
                     # The last position of a prompt says how likely the first token of the output was.
                     num_tokens = max(0, min(q_lens[index], self._slots[slot].prompt_len - start - 1))
-                    scores.append(RowScores(row, start + 1, num_tokens, download(logprobs_Q)))
+                    scores.append(RowScores(row, start + 1, num_tokens, self._device.download(logprobs_Q)))
         return ForwardCalls(calls, scores)
 
     def sample(self, plan: StepPlan, forward: ForwardCalls, late: LateInputs | None) -> SampledCalls:
@@ -117,7 +131,7 @@ class PlanRunner:
             if masks and self._slots.report_raw([plan.slots[row] for row in sampling]):
                 # A mask stands between the model's own log-probabilities and the choice, whatever the tier.
                 tier = Tier.FULL
-        outputs: list[tuple[Tensor, ...]] = []
+        outputs: list[tuple[HostCopy, ...]] = []
         for rows, hidden_BE in forward.calls:
             takes = [plan.samples[row] and row not in skipped for row in rows]
             if not any(takes):
@@ -128,7 +142,7 @@ class PlanRunner:
             targets = [slot if taken else scratch for slot, taken in zip(slots, takes, strict=True)]
             call_masks = {index: masks[row] for index, row in enumerate(rows) if row in masks}
             sampled = self._runner.sample(hidden_BE, slots, targets, tier, call_masks)
-            outputs.append(tuple(download(tensor) for tensor in sampled))
+            outputs.append(tuple(self._device.download(tensor) for tensor in sampled))
         return SampledCalls(outputs, self._device.record_event(), skipped)
 
     def result(self, plan: StepPlan, forward: ForwardCalls, sampled: SampledCalls) -> StepResult:
@@ -137,7 +151,8 @@ class PlanRunner:
         token_ids: list[int] = []
         logprobs: list[float] = []
         tops: list[TopTokens | None] = []
-        for call, outputs in zip(forward.calls, sampled.outputs, strict=True):
+        for call, copies in zip(forward.calls, sampled.outputs, strict=True):
+            outputs = [copy.read() for copy in copies]
             for index, row in enumerate(call.rows):
                 if not plan.samples[row] or row in sampled.skipped:
                     continue
@@ -147,7 +162,7 @@ class PlanRunner:
                 slot = self._slots[plan.slots[row]]
                 tops.append(slot.trim(outputs[2][index].tolist(), outputs[3][index].tolist()) if slot.top_n else None)
         prompt_logprobs = [
-            PromptLogprobs(plan.slots[row], plan.epochs[row], start, logprobs_Q[:num_tokens].tolist())
+            PromptLogprobs(plan.slots[row], plan.epochs[row], start, logprobs_Q.read()[:num_tokens].tolist())
             for row, start, num_tokens, logprobs_Q in forward.scores
         ]
         return StepResult(
@@ -160,24 +175,27 @@ class PlanRunner:
             prompt_logprobs,
         )
 
-    def _divide(self, plan: StepPlan) -> Iterator[tuple[list[int], ForwardShape]]:
+    def _divide(self, plan: StepPlan) -> Iterator[tuple[Sequence[int], ForwardShape]]:
         """The plan's rows in runs that are computed together, and the shape of each: as many rows as a shape takes."""
-        start = 0
-        while start < len(plan.slots):
-            rows = [start]
+        start, end = 0, len(plan.slots)
+        while start < end:
+            rows = range(start, end)
             shape = self._ready_shape(plan, rows)
+            if shape is None:
+                # More rows need more: halving finds how many there is a shape for.
+                few, many = 1, len(rows)
+                while many - few > 1:
+                    middle = (few + many) // 2
+                    few, many = (few, middle) if self._ready_shape(plan, rows[:middle]) is None else (middle, many)
+                rows = rows[:few]
+                shape = self._ready_shape(plan, rows)
             assert shape is not None, "the first shapes take any row"
-            while rows[-1] + 1 < len(plan.slots):
-                wider = self._ready_shape(plan, [*rows, rows[-1] + 1])
-                if wider is None:
-                    break
-                rows, shape = [*rows, rows[-1] + 1], wider
             yield rows, shape
-            start = rows[-1] + 1
+            start = rows.stop
 
-    def _ready_shape(self, plan: StepPlan, rows: Sequence[int]) -> ForwardShape | None:
-        columns = -(-max(plan.kv_lens[row] for row in rows) // self._block_size)
-        return cheapest(self.ready, ForwardShape(len(rows), max(plan.q_lens[row] for row in rows), columns))
+    def _ready_shape(self, plan: StepPlan, rows: range) -> ForwardShape | None:
+        part = slice(rows.start, rows.stop)
+        return cheapest(self.ready, self._seen.needed(plan.q_lens[part], plan.kv_lens[part]))
 
 
 def _masks_by_row(late: LateInputs, sampling: Sequence[int]) -> Mapping[int, Tensor]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, DeviceState, Kernels, NewSlot
+from tgi_core.contract import AttentionBatch, AttentionSpec, DeviceState, FlatBlocks, Kernels, NewSlot
 from tgi_core.contract.states import StepRows
 from tgi_core.models.model import LoadedModel
 from tgi_core.models.ropes import RopeSpec
@@ -80,7 +80,8 @@ def enter(state: DeviceState, inputs: tuple[Tensor, ...]) -> Outputs:
     """Write a request's tokens and sampling parameters into the tables; see ``pack_slot``."""
     tokens_L, integers_X, numbers_X, bias_ids_X, bias_values_X, allowed_X, words_WL = inputs
     slot_1 = integers_X[:1]
-    state.tokens_SL[:, : len(tokens_L)].index_copy_(0, slot_1, tokens_L[None])
+    # Not in a view of the table: some devices record no change of one.
+    state.tokens_SL.index_put_((slot_1, torch.arange(len(tokens_L), device=slot_1.device)), tokens_L)
     for index, table_S in enumerate(integer_tables(state), 1):
         table_S.index_copy_(0, slot_1, integers_X[index : index + 1].to(table_S.dtype))
     state.temperature_S.index_copy_(0, slot_1, numbers_X[:1])
@@ -100,8 +101,9 @@ class Forward:
     """Hidden states of some rows' next tokens.
 
     Inputs: int64 [3, B] with slots, first positions and numbers of tokens (padding rows name the scratch slot, position
-    0 and 1 token), then for each KV group int32 [B, M] block tables. Outputs: hidden states [B, E] of each row's last
-    token, and [B * Q, E] of all.
+    0 and 1 token), then for each KV group int32 [B, M] block tables. Of a flat decode these are [B, 1], and for each
+    group int64 [3, F] follows with blocks, owners and the blocks' columns; see ``FlatBlocks``. Outputs: hidden states
+    [B, E] of each row's last token, and [B * Q, E] of all.
     """
 
     def __init__(self, model: StaticModel, q_len: int) -> None:
@@ -110,7 +112,8 @@ class Forward:
 
     def __call__(self, state: DeviceState, inputs: tuple[Tensor, ...]) -> Outputs:
         model, q_len = self._model, self._q_len
-        rows_3B, tables = inputs[0], inputs[1:]
+        rows_3B, num_groups = inputs[0], len(model.attention)
+        tables, lists = inputs[1 : 1 + num_groups], inputs[1 + num_groups :]
         slots_B, starts_B, q_lens_B = rows_3B[0], rows_3B[1], rows_3B[2]
         num_rows, device = rows_3B.shape[1], rows_3B.device
         offsets_Q = torch.arange(q_len, device=device)
@@ -121,8 +124,8 @@ class Forward:
         positions_T = positions_BQ.flatten()
         row_starts_B = torch.arange(num_rows + 1, device=device) * q_len
         views = []
-        for table_BM, scratch_block, kernels, spec in zip(
-            tables, model.scratch_blocks, model.attention_kernels, model.attention, strict=True
+        for group, (table_BM, scratch_block, kernels, spec) in enumerate(
+            zip(tables, model.scratch_blocks, model.attention_kernels, model.attention, strict=True)
         ):
             columns_BQ = (positions_BQ // model.block_size).clamp(max=table_BM.shape[1] - 1)
             blocks_BQ = table_BM.long().gather(1, columns_BQ)
@@ -131,7 +134,7 @@ class Forward:
             slot_mapping_T = (blocks_BQ * model.block_size + positions_BQ % model.block_size).flatten()
             batch = AttentionBatch(
                 q_lens=[q_len] * num_rows,
-                kv_lens=[table_BM.shape[1] * model.block_size] * num_rows,
+                kv_lens=[last + 1 if lists else table_BM.shape[1] * model.block_size] * num_rows,
                 num_decodes=num_rows if q_len == 1 else 0,
                 q_starts_B=row_starts_B,
                 # A row's padding counts as its last tokens: causality hides them from the others.
@@ -140,6 +143,7 @@ class Forward:
                 slot_mapping_T=slot_mapping_T,
                 block_size=model.block_size,
                 window=spec.window,
+                flat=_flat_blocks(lists[group], model.block_size) if lists else None,
             )
             views.append(KVView(slot_mapping_T, kernels.prepare_attention(batch, spec)))
         rotaries = []
@@ -152,6 +156,10 @@ class Forward:
         hidden_TE = model.decoder.hidden(step)
         hidden_BE = hidden_TE.index_select(0, row_starts_B[:-1] + q_lens_B - 1)
         return state, (hidden_BE, hidden_TE)
+
+
+def _flat_blocks(list_3F: Tensor, block_size: int) -> FlatBlocks:
+    return FlatBlocks(list_3F[0].int(), list_3F[1], list_3F[2] * block_size)
 
 
 class Sample:
@@ -195,5 +203,6 @@ class Score:
         offsets_Q = torch.arange(self._q_len, device=hidden_TE.device)
         hidden_QE = hidden_TE.index_select(0, place_3[0] * self._q_len + offsets_Q)
         positions_Q = (place_3[2] + 1 + offsets_Q).clamp(max=state.tokens_SL.shape[1] - 1)
-        ids_Q = state.tokens_SL[place_3[1], positions_Q]
+        # A number as an index would be read on the host.
+        ids_Q = state.tokens_SL[place_3[1:2], positions_Q]
         return state, (next_logprobs(hidden_QE, ids_Q, self._model.decoder),)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from pathlib import Path
 
+from tgi_core.cache_dir import default_cache_dir
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.weights.consolidated import PARAMS_NAME
 from tgi_core.weights.hub import download_model
@@ -67,15 +67,6 @@ def resolve_model(
         raise StartupError(f"There is no folder {model_id}.", "Check --model-id.", ExitCode.MODEL)
     folder = download_model(model_id, revision, hub_cache_dir, weights=weights)
     return servable_folder(folder, cache_dir, progress, weights=weights)
-
-
-def default_cache_dir() -> Path:
-    """``$TGI_SERVE_CACHE``, else ``tgi-serve`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
-    own = os.environ.get("TGI_SERVE_CACHE")
-    if own:
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return (Path(shared) if shared else Path.home() / ".cache") / "tgi-serve"
 
 
 def _resolve_folder(folder: Path, cache_dir: Path, progress: Progress, weights: bool) -> Path:

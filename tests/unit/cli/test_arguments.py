@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from tgi_api.cli.arguments import Arguments, Given, read_arguments
+from tgi_api.cli.arguments import Arguments, BackendValue, Given, read_arguments
 from tgi_api.cli.launcher_options import LAUNCHER_OPTIONS
+from tgi_api.cli.options import Group, Option
+from tgi_api.cli.values import choice
 from tgi_core.errors import ExitCode
 
 
@@ -85,13 +87,13 @@ def test_a_container_name_in_hostname_only_warns() -> None:
 
 def test_every_feature_that_is_not_built_is_refused_at_once() -> None:
     arguments = read(
-        {"quantize": "awq", "speculate": "2", "num_shard": "2", "kv_cache_dtype": "fp8_e5m2"},
-        {"LORA_ADAPTERS": "a/b", "OTLP_ENDPOINT": "http://x:4317", "SHARDED": "true"},
+        {"quantize": "awq", "speculate": "2", "kv_cache_dtype": "fp8_e5m2"},
+        {"LORA_ADAPTERS": "a/b", "OTLP_ENDPOINT": "http://x:4317"},
     )
     causes = [refusal.cause for refusal in arguments.refusals]
-    for name in ("--quantize", "--speculate", "--num-shard", "--kv-cache-dtype", "LORA", "OTLP", "SHARDED"):
+    for name in ("--quantize", "--speculate", "--kv-cache-dtype", "LORA", "OTLP"):
         assert any(cause.startswith(name) and "not supported yet" in cause for cause in causes), name
-    assert len(causes) == 7
+    assert len(causes) == 5
     assert all(refusal.fix for refusal in arguments.refusals)
     assert "LORA_ADAPTERS=a/b is not supported yet: LoRA adapters." in causes
 
@@ -100,8 +102,6 @@ def test_every_feature_that_is_not_built_is_refused_at_once() -> None:
     "neutral",
     [
         {"speculate": "0"},
-        {"num_shard": "1"},
-        {"sharded": "false"},
         {"kv_cache_dtype": "auto"},
         {"usage_stats": "on"},
         {"enable_prefill_logprobs": True},
@@ -119,3 +119,33 @@ def test_an_option_without_effect_warns_with_the_reason() -> None:
         "--disable-custom-kernels has no effect. Which kernels run follows from --backend alone.",
         "MASTER_PORT has no effect. There are no shard processes to reach at an address.",
     ]
+
+
+class TestAnOptionOfOneBackend:
+    OPTION = Option(
+        flag="--abacus-beads",
+        env=("TGI_SERVE_ABACUS_BEADS", "ABACUS_BEADS"),
+        metavar="wood|Glass",
+        read=choice("wood", "Glass"),
+        group=Group.DEVICE,
+        help="What they are made of",
+        backend="abacus",
+    )
+
+    def read(self, given: Mapping[str, Given], environ: Mapping[str, str]) -> Arguments:
+        return read_arguments([self.OPTION], given, environ)
+
+    def test_its_value_is_no_setting_of_the_server(self) -> None:
+        arguments = self.read({"abacus_beads": "GLASS"}, {"ABACUS_BEADS": "wood"})
+        assert arguments.values == {}
+        assert arguments.backend_options == {"--abacus-beads": "Glass"}
+        assert arguments.sources == {"abacus_beads": "command line"}
+
+    def test_what_gave_it_is_known(self) -> None:
+        for variable in self.OPTION.env:
+            [value] = self.read({}, {variable: "wood"}).backend_values
+            assert value == BackendValue("--abacus-beads", "wood", "abacus", variable)
+
+    def test_a_wrong_value_is_refused_with_its_choices(self) -> None:
+        [refusal] = self.read({"abacus_beads": "gold"}, {}).refusals
+        assert refusal.cause == "--abacus-beads=gold must be one of wood, Glass."

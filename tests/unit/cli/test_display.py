@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from tgi_api.cli.display import PROGRESS_INTERVAL_S, LogDisplay, TerminalDisplay
@@ -13,6 +14,7 @@ from tgi_api.cli.serve import StartView
 from tgi_api.cli.settings import ServeSettings, make_config
 from tgi_api.cli.summary import curl_line, make_summary, server_url, size_text
 from tgi_core.config import EngineInfo, ServerConfig
+from tgi_core.contract import UnsupportedParameter
 from tgi_core.engine import supervisor
 from tgi_core.errors import StartupError
 
@@ -66,6 +68,25 @@ def test_the_summary_as_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     assert "Model: org/[name]" in caplog.messages
     assert "Memory: 3.0 GiB weights" in caplog.messages
     assert caplog.messages[-1] == "Serving on http://127.0.0.1:3000"
+
+
+def test_the_summary_tells_what_requests_cannot_ask_for() -> None:
+    parameters = [
+        UnsupportedParameter("seed", "the library draws"),
+        UnsupportedParameter("watermark_delta", "the library draws"),
+        UnsupportedParameter("prompt_logprobs", "it scores no prompts"),
+    ]
+    notes = make_summary(config(), replace(INFO, unsupported_parameters=parameters)).notes
+    assert notes[1:] == (
+        "refused in requests are seed, watermark: the library draws",
+        "refused in requests are decoder_input_details: it scores no prompts",
+    )
+
+
+def test_the_summary_tells_over_how_many_devices_the_model_is_split() -> None:
+    split = config()
+    split = replace(split, engine=replace(split.engine, world_size=4))
+    assert dict(make_summary(split, INFO).facts)["Backend"].startswith("cpu on 4 × a device")
 
 
 def test_the_key_is_told_to_be_needed_but_never_shown() -> None:

@@ -148,7 +148,7 @@ def test_a_signal_before_the_server_is_up_ends_the_command_without_a_traceback(n
         "import os, signal, sys; import tgi_api.cli as cli; "
         # Tests that run in the background inherit that it is ignored.
         "signal.signal(signal.SIGINT, signal.default_int_handler); "
-        f"cli.ROOT.main = lambda *_, **__: os.kill(os.getpid(), signal.{name}); sys.exit(cli.main())"
+        f"cli.make_root = lambda *_: os.kill(os.getpid(), signal.{name}); sys.exit(cli.main())"
     )
     run = tgi_serve(code=code)
     assert run.returncode == exit_code

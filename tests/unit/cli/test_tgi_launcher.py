@@ -126,6 +126,7 @@ def test_a_deployment_written_for_tgi() -> None:
         "max_total_tokens": 4096,
         "max_batch_prefill_tokens": 4096,
         "max_batch_total_tokens": 16384,
+        "num_shard": 1,
     }
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support.paged_model import make_budget
 from tgi_core.config import EngineConfig
-from tgi_core.contract import Capabilities
+from tgi_core.contract import Capabilities, UnsupportedParameter
+from tgi_core.engine.limits import check_unsupported
 from tgi_core.engine.process import choose_dtype, choose_max_input_tokens, choose_max_total_tokens
 from tgi_core.errors import ExitCode, StartupError
 from tgi_core.testing.null_backend import NullBackend
@@ -55,3 +56,10 @@ def test_without_chunks_a_step_holds_the_longest_sequence() -> None:
     assert choose_max_total_tokens(config(), 8192, chunked_prefill=True) is None
     with pytest.raises(StartupError, match="--max-batch-prefill-tokens 100"):
         choose_max_total_tokens(config(max_total_tokens=100), 8192, chunked_prefill=False)
+
+
+def test_a_shard_may_name_what_requests_can_ask_for_and_nothing_else() -> None:
+    known = [UnsupportedParameter(name, "no") for name in ("seed", "watermark_delta", "grammar", "prompt_logprobs")]
+    assert check_unsupported(known) == known
+    with pytest.raises(StartupError, match="`watermark`, which is no parameter"):
+        check_unsupported([UnsupportedParameter("watermark", "no")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,15 @@ from tests.support.architectures import VOCAB, make_model
 from tests.support.greedy import make_prompts
 from tests.unit.shards.test_bucketed import SAMPLINGS
 from tgi_core.contract import Capabilities, ModelShard, ShardLimits, ShardSpec
+from tgi_core.engine.limits import check_unsupported
 from tgi_core.errors import StartupError
+from tgi_core.sampling.params import SamplingParams
 from tgi_core.scheduler import Request, Scheduler, SchedulerConfig
+from tgi_core.testing.conformance.models import model_configs, write_checkpoint
+from tgi_core.testing.conformance.running import Ask, start
 from tgi_core.testing.reference_backend import ReferenceBackend
 from tgi_core.testing.stand_ins.slot_shard import SlotShard
-from tgi_core.testing.stand_ins.whole_model import WholeModelCpuBackend
+from tgi_core.testing.stand_ins.whole_model import SAMPLING, WholeModelCpuBackend
 
 LIMITS = ShardLimits(max_slots=3, max_step_tokens=96, block_size=16, max_total_tokens=96, kv_cache_bytes=64 << 20)
 
@@ -84,3 +89,32 @@ def test_what_a_library_of_whole_models_cannot_do_is_refused_when_it_is_declared
     with pytest.raises(StartupError, match="declares chunked_prefill, which") as refusal:
         SlotShard(spec, lying, backend.open_device(0))
     assert "False" in refusal.value.fix
+
+
+class SamplingLibrary(WholeModelCpuBackend):
+    """With ``--slots-cpu-sampling device``."""
+
+    def create_shard(self, spec: ShardSpec) -> ModelShard:
+        return super().create_shard(replace(spec, options={SAMPLING.flag: "device"}))
+
+
+def test_a_library_that_samples(tmp_path: Path) -> None:
+    """Its greedy tokens are those of the host, its others are likely ones; nothing is known of probabilities."""
+    write_checkpoint(tmp_path, model_configs(16)["llama"])
+    likely = SamplingParams(do_sample=True, temperature=3.0, top_p=0.01, seed=1)
+    wild = SamplingParams(do_sample=True, temperature=50.0)
+    asks = [Ask(list(prompt), 9) for prompt in make_prompts(VOCAB)]
+    with start(WholeModelCpuBackend(), tmp_path, "float32", max_slots=2) as running:
+        expected = [reply.token_ids for reply in running.serve(asks)]
+        assert running.shard.unsupported_parameters == ()
+    asks = [ask._replace(sampling=likely if index % 2 else ask.sampling) for index, ask in enumerate(asks)]
+    with start(SamplingLibrary(), tmp_path, "float32", max_slots=2) as running:
+        replies = running.serve(asks)
+        assert len(set(running.serve([Ask([7, 9], 30, wild)])[0].token_ids)) > 5
+        refused = check_unsupported(running.shard.unsupported_parameters)
+    assert [reply.token_ids for reply in replies] == expected
+    assert all(math.isnan(logprob) for reply in replies for logprob in reply.logprobs)
+    names = {parameter.name for parameter in refused}
+    supported = {"do_sample", "temperature", "top_k", "top_p", "choice", "watermark_gamma"}
+    assert set(SamplingParams.__struct_fields__) - names == supported
+    assert {"grammar", "logprobs", "prompt_logprobs"} <= names

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tgi_core.contract.kernels import HeadNorms, Kernels
+from tgi_core.contract.kernels import Division, HeadNorms, Kernels
 from tgi_core.models.layouts import arrange_qkv, split_pairs
 from tgi_core.models.linear import Linear
 from tgi_core.models.mixers.place import AttentionPlace
@@ -38,7 +38,14 @@ def load_attention(builder: WeightBuilder, spec: ArchitectureSpec, names: Weight
         gate=gate,
         q_norm=_load_norm(builder, spec, names, (names.q_norm, spec.num_heads), layer),
         k_norm=_load_norm(builder, spec, names, (names.k_norm, spec.num_kv_heads), layer),
-        o=builder.linear(o, (spec.hidden_size,), q_rows, bias=spec.o_bias, transposed=names.transposed),
+        o=builder.linear(
+            o,
+            (spec.hidden_size,),
+            q_rows,
+            bias=spec.o_bias,
+            transposed=names.transposed,
+            division=Division(inputs=True),
+        ),
         sinks_H=builder.take(names.sinks.format(layer), (spec.num_heads,)) if spec.attention_sinks else None,
     )
 
@@ -47,7 +54,7 @@ def _load_qkv(
     builder: WeightBuilder, spec: ArchitectureSpec, names: WeightNames, layer: int
 ) -> tuple[Linear, Linear | None]:
     """Queries, keys and values, and the gate of the output."""
-    parts, pack = tuple(name.format(layer) for name in names.qkv), builder.kernels.pack_linear
+    parts, pack = tuple(name.format(layer) for name in names.qkv), builder.kernels.pack_divided
     q_rows, kv_rows = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     rows = (2 * q_rows if spec.output_gate else q_rows, kv_rows, kv_rows)
     weight = builder.weight(parts, rows, spec.hidden_size, transposed=names.transposed)
@@ -56,8 +63,9 @@ def _load_qkv(
     if spec.output_gate:
         weight, gate_weight = _part_gate(weight, spec)
         bias, gate_bias = (None, None) if bias is None else _part_gate(bias, spec)
-        gate = Linear(pack(gate_weight), gate_bias)
-    qkv = Linear(pack(arrange_qkv(weight, spec, names)), None if bias is None else arrange_qkv(bias, spec, names))
+        gate = Linear(pack(gate_weight, Division((q_rows,))), gate_bias)
+    packed = pack(arrange_qkv(weight, spec, names), Division((q_rows, kv_rows, kv_rows)))
+    qkv = Linear(packed, None if bias is None else arrange_qkv(bias, spec, names))
     return qkv, gate
 
 

@@ -6,7 +6,7 @@ import torch
 
 from tgi_core.contract import Kernels
 from tgi_core.testing.conformance.cases import Bench, Case
-from tgi_core.testing.conformance.cases.attention import NO_BLOCK
+from tgi_core.testing.conformance.cases.attention_steps import NO_BLOCK
 from tgi_core.testing.conformance.cases.case import OracleKernels, Outputs
 from tgi_core.testing.conformance.tolerance import TOLERANCES, difference
 

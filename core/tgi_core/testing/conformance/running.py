@@ -274,6 +274,20 @@ def check_result(plan: StepPlan, result: StepResult) -> None:
         raise ConformanceError(f"Step {plan.step} has tokens outside the vocabulary: {result.token_ids}.")
 
 
+def check_late_compiles(running: Running) -> None:
+    """Refuse a shard that has compiled anything since warm-up, except in idle time.
+
+    Raises:
+        ConformanceError: steps have waited for a compiler.
+    """
+    late = running.shard.late_compiles
+    if late:
+        raise ConformanceError(
+            f"{late} programs were compiled for steps, while requests waited. What a shape needs must be compiled when "
+            "it is prepared: by Device.compile, or by the first call of what it returns."
+        )
+
+
 @contextmanager
 def start(
     backend: Backend,

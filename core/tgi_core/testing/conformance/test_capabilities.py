@@ -18,6 +18,7 @@ from tgi_core.testing.conformance.comparison import ConformanceError, check_case
 from tgi_core.testing.conformance.models import model_configs, write_checkpoint
 from tgi_core.testing.conformance.models.sizes import WINDOW
 from tgi_core.testing.conformance.oracle import Oracle, check_same
+from tgi_core.testing.conformance.refusal import may_refuse
 from tgi_core.testing.conformance.running import Ask, make_asks, start
 from tgi_core.testing.conformance.subject import Subject
 from tgi_core.testing.conformance.tolerance import TOLERANCES
@@ -115,7 +116,7 @@ def test_windows(computing: Subject, tmp_path: Path) -> None:
     """With ``sliding_window`` the cache of a window is given back; without, blocks stay, and the window still holds."""
     write_checkpoint(tmp_path, model_configs(computing.head_dim)["mistral"])
     dtype = computing.exact_dtype
-    with start(computing.backend, tmp_path, dtype) as running:
+    with may_refuse(computing, "a model with a window"), start(computing.backend, tmp_path, dtype) as running:
         windows = [group.group.window for group in running.budget.groups]
         declared = computing.capabilities.sliding_window
         if windows != [WINDOW if declared else None]:

@@ -13,7 +13,7 @@ from tgi_core.testing.conformance.comparison import ConformanceError
 from tgi_core.testing.conformance.models import model_configs, write_checkpoint
 from tgi_core.testing.conformance.running import make_asks, start
 from tgi_core.testing.conformance.subject import Subject
-from tgi_core.testing.conformance.wrapping import wrap_backend
+from tgi_core.testing.conformance.wrapping import COMPILED_STEP, wrap_backend
 from tgi_core.testing.levels import Level
 
 pytestmark = pytest.mark.tgi_level(Level.ENGINE)
@@ -26,12 +26,12 @@ _FAULTS: dict[str, tuple[RuntimeError, type[TgiServeError]]] = {
 
 @pytest.mark.parametrize("fault", list(_FAULTS))
 def test_a_fault_is_typed(with_kernels: Subject, tmp_path: Path, fault: str) -> None:
-    """An operation raises what torch raises; ``collect`` makes an error of ours of it, and ``close`` still works."""
+    """An operation or a compiled step raises what torch raises; ``collect`` makes an error of ours of it, and ``close`` still works."""
     raised, expected = _FAULTS[fault]
     armed = False
 
     def around(name: str) -> AbstractContextManager[object]:
-        return _Raising(raised) if armed and name == "embedding" else nullcontext()
+        return _Raising(raised) if armed and name in ("embedding", COMPILED_STEP) else nullcontext()
 
     write_checkpoint(tmp_path, model_configs(with_kernels.head_dim)["llama"])
     backend = wrap_backend(with_kernels.backend, around)

@@ -10,7 +10,7 @@ from tgi_core.testing.conformance.comparison import ConformanceError
 from tgi_core.testing.conformance.engine import EOS, Fuzz, held_bytes
 from tgi_core.testing.conformance.models import model_configs, write_checkpoint
 from tgi_core.testing.conformance.oracle import Oracle
-from tgi_core.testing.conformance.running import Reply, start
+from tgi_core.testing.conformance.running import Reply, check_late_compiles, start
 from tgi_core.testing.conformance.subject import Subject
 from tgi_core.testing.conformance.tolerance import TOLERANCES
 from tgi_core.testing.levels import Level
@@ -39,6 +39,8 @@ def test_thousands_of_requests(subject: Subject, tmp_path: Path) -> None:
         tmp_path,
         dtype,
         max_slots=_SLOTS,
+        # Of small blocks a request needs one after the other.
+        block_size=min(subject.capabilities.block_sizes),
         kv_cache_tokens=_CACHE_TOKENS,
         eos_token_ids=tuple(EOS),
     ) as running:
@@ -50,6 +52,7 @@ def test_thousands_of_requests(subject: Subject, tmp_path: Path) -> None:
         divides = running.budget.block_size < running.budget.max_total_tokens
         if divides and not fuzz.scheduler.preemptions:
             raise ConformanceError(f"A cache of {_CACHE_TOKENS} tokens was never full: more was allocated.")
+        check_late_compiles(running)
     _check_memory(held, wave)
     if subject.capabilities.computes:
         what = f"among {_WAVES * wave} requests with cancellations and preemptions"

@@ -7,6 +7,7 @@ import os
 from tgi_core.contract import (
     Backend,
     BackendInfo,
+    BackendOption,
     Capabilities,
     Device,
     DeviceInfo,
@@ -16,6 +17,12 @@ from tgi_core.contract import (
     ShardSpec,
 )
 from tgi_core.testing.reference_backend import HostDevice
+
+SAMPLING = BackendOption(
+    flag="--slots-cpu-sampling",
+    choices=("host", "device"),
+    help="Who chooses tokens: the host, which can do everything, or the library, by temperature, top-k and top-p",
+)
 
 
 class WholeModelCpuBackend(Backend):
@@ -39,10 +46,15 @@ class WholeModelCpuBackend(Backend):
             sliding_window=False,
         )
 
+    @property
+    def options(self) -> tuple[BackendOption, ...]:
+        return (SAMPLING,)
+
     def open_device(self, local_index: int) -> Device:  # noqa: ARG002 - there is one
         return HostDevice()
 
     def create_shard(self, spec: ShardSpec) -> ModelShard:
         from tgi_core.testing.stand_ins.slot_shard import SlotShard
 
-        return SlotShard(spec, self.capabilities(), self.open_device(0))
+        library_samples = SAMPLING.value(spec.options) == "device"
+        return SlotShard(spec, self.capabilities(), self.open_device(0), library_samples=library_samples)

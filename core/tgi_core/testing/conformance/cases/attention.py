@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, GraphMode, Kernels, ShapeMode
+from tgi_core.contract import AttentionSpec, GraphMode, Kernels, ShapeMode
+from tgi_core.testing.conformance.cases.attention_steps import (
+    Rows,
+    Step,
+    attend,
+    attend_flat,
+    attention_spec,
+    make_step,
+)
 from tgi_core.testing.conformance.cases.case import Bench, Case, OracleKernels, Outputs, Run, Scope
 
-NO_BLOCK = 1 << 20
-"""Stands in a block table where no block is; a device that reads it reads out of its cache."""
-
-Rows = Sequence[tuple[int, int]]
-"""(q_len, kv_len) of each row, decodes first."""
-
-
 _DECODES = "decodes around a block's border"
+_UNEVEN = "decodes of very different lengths"
 _EVEN = "chunks of the same length"
 _MIXED = "decodes and chunks"
 
@@ -31,6 +31,7 @@ def _batches(block_size: int, scope: Scope) -> dict[str, Rows]:
     border = block_size
     batches: dict[str, Rows] = {
         "one token": [(1, 1)],
+        _UNEVEN: [(1, 6 * border), (1, 1), (1, 2), (1, 5 * border + 1)],
         _DECODES: [(1, border - 1), (1, border), (1, border + 1), (1, 3 * border), (1, 2)],
         "one long decode": [(1, 9 * border + 3)],
         "a prompt": [(border + 5, border + 5)],
@@ -58,12 +59,12 @@ def attention(scope: Scope) -> Iterator[Case]:
         few = _few(scope)
         for size in scope.head_dims:
             for label in few if scope.quick or block_size != first_block else batches:
-                yield _attention_case(attention_spec(4, 2, size), label, batches[label], block_size)
+                yield _attention_case(scope, attention_spec(4, 2, size), label, batches[label], block_size)
         if block_size == first_block:
             grouped = [attention_spec(2 * group, 2, first_size) for group in scope.group_sizes]
             for spec in (*grouped, *_featured(first_size, block_size)):
                 for label in few:
-                    yield _attention_case(spec, label, batches[label], block_size)
+                    yield _attention_case(scope, spec, label, batches[label], block_size)
     yield from _edges(scope, scope.block_sizes[0])
 
 
@@ -81,7 +82,13 @@ def _edges(scope: Scope, block_size: int) -> Iterator[Case]:
         yield Case(
             "attention",
             f"{describe(spec)}, host lengths that are upper bounds, as in a step that is recorded",
-            partial(_attention_of_bounds, spec=spec, rows=batches[_DECODES], block_size=block_size),
+            partial(
+                _attention_of_bounds,
+                spec=spec,
+                rows=batches[_DECODES],
+                block_size=block_size,
+                flat=_is_flat(scope, batches[_DECODES]),
+            ),
             spec=spec,
             captured=True,
         )
@@ -102,67 +109,25 @@ def _featured(size: int, block_size: int) -> Iterator[AttentionSpec]:
     yield replace(plain, num_kv_heads=1, latent_values=size // 2)
 
 
-def _attention_case(spec: AttentionSpec, label: str, rows: Rows, block_size: int) -> Case:
-    run = partial(_attention, spec=spec, rows=rows, block_size=block_size)
+def _attention_case(scope: Scope, spec: AttentionSpec, label: str, rows: Rows, block_size: int) -> Case:
+    run = partial(_attention, spec=spec, rows=rows, block_size=block_size, flat=_is_flat(scope, rows))
     suspects: dict[str, Run] = {name: partial(run, change=change) for name, change in _mistakes(spec).items()}
     text = f"{describe(spec)}, blocks of {block_size}, {label}"
-    decodes = all(q_len == 1 for q_len, _ in rows)
-    return Case("attention", text, run, spec=spec, suspects=suspects, captured=decodes)
+    return Case("attention", text, run, spec=spec, suspects=suspects, captured=_decodes(rows))
 
 
-class Step(NamedTuple):
-    """A ragged step over a random cache."""
+def _decodes(rows: Rows) -> bool:
+    return all(q_len == 1 for q_len, _ in rows)
 
-    spec: AttentionSpec
-    batch: AttentionBatch
-    q_THD: Tensor
-    cache_NP2KD: Tensor
-    sinks_H: Tensor | None
-    bias_HX: Tensor | None
 
-    def as_if(self, spec: AttentionSpec) -> Step:
-        """The same step with another attention."""
-        return self._replace(spec=spec, batch=self.batch._replace(window=spec.window))
+def _is_flat(scope: Scope, rows: Rows) -> bool:
+    """Whether a device gets such a step as a flat decode."""
+    capabilities = scope.capabilities
+    is_bucketed = capabilities.shape_mode is ShapeMode.BUCKETED
+    return is_bucketed and capabilities.buckets.flat_decode and _decodes(rows)
 
 
 Change = Callable[[Step], Step]
-
-
-def make_step(bench: Bench, spec: AttentionSpec, rows: Rows, block_size: int) -> Step:
-    """Rows whose blocks lie anywhere; what a table's columns past a row's end name does not exist."""
-    q_lens, kv_lens = [q_len for q_len, _ in rows], [kv_len for _, kv_len in rows]
-    counts = [-(-kv_len // block_size) for kv_len in kv_lens]
-    # One block is nobody's, so that reading a block too far finds something.
-    order = bench.permutation(sum(counts) + 1).tolist()
-    tables = [[order.pop() for _ in range(count)] + [NO_BLOCK] * (max(counts) + 1 - count) for count in counts]
-    batch = AttentionBatch(
-        q_lens=q_lens,
-        kv_lens=kv_lens,
-        num_decodes=next((row for row, q_len in enumerate(q_lens) if q_len > 1), len(q_lens)),
-        q_starts_B=bench.tensor([0, *accumulate(q_lens)], torch.int64),
-        kv_lens_B=bench.tensor(kv_lens, torch.int32),
-        block_tables_BM=bench.tensor(tables, torch.int32),
-        slot_mapping_T=bench.tensor(_slot_mapping(rows, tables, block_size), torch.int64),
-        block_size=block_size,
-        window=spec.window,
-    )
-    heads = spec.num_heads
-    return Step(
-        spec,
-        batch,
-        bench.normal(sum(q_lens), heads, spec.head_dim),
-        bench.normal(*spec.cache_shape(sum(counts) + 1, block_size)),
-        bench.tensor([0.5 * head - 1 for head in range(heads)], bench.dtype) if spec.sinks else None,
-        bench.normal(heads, spec.distances) if spec.distances is not None else None,
-    )
-
-
-def _slot_mapping(rows: Rows, tables: list[list[int]], block_size: int) -> list[int]:
-    return [
-        blocks[position // block_size] * block_size + position % block_size
-        for (q_len, kv_len), blocks in zip(rows, tables, strict=True)
-        for position in range(kv_len - q_len, kv_len)
-    ]
 
 
 def _attention(
@@ -173,23 +138,15 @@ def _attention(
     rows: Rows,
     block_size: int = 16,
     change: Change | None = None,
+    flat: bool = False,
 ) -> Outputs:
     step = make_step(bench, spec, rows, block_size)
     if change is not None:
         step = change(step)
+    if flat:
+        return attend_flat(kernels, bench, step)
     # Twice: what a step leaves behind must not matter to the next.
     return {"result": attend(kernels, step), "result of the same step once more": attend(kernels, step)}
-
-
-def attend(kernels: Kernels, step: Step) -> Tensor:
-    """Attention of the step."""
-    prepared = kernels.prepare_attention(step.batch, step.spec)
-    q_THD = step.q_THD.clone()
-    sinks_H = step.sinks_H if step.spec.sinks else None
-    bias_HX = step.bias_HX if step.spec.distances is not None else None
-    if bias_HX is None:
-        return kernels.attention(q_THD, step.cache_NP2KD, prepared, step.spec, sinks_H)
-    return kernels.attention(q_THD, step.cache_NP2KD, prepared, step.spec, sinks_H, distance_bias_HX=bias_HX)
 
 
 def _mistakes(spec: AttentionSpec) -> dict[str, Change]:
@@ -249,14 +206,14 @@ def _regroup(step: Step) -> Step:
 
 
 def _attention_of_bounds(
-    kernels: Kernels, bench: Bench, *, spec: AttentionSpec, rows: Rows, block_size: int
+    kernels: Kernels, bench: Bench, *, spec: AttentionSpec, rows: Rows, block_size: int, flat: bool
 ) -> Outputs:
     step = make_step(bench, spec, rows, block_size)
     columns = step.batch.block_tables_BM.shape[1]
     # The reference reads lengths on the host: it is given the true ones.
     if not isinstance(kernels, OracleKernels):
         step = step._replace(batch=step.batch._replace(kv_lens=[columns * block_size] * len(rows)))
-    return {"result": attend(kernels, step)}
+    return attend_flat(kernels, bench, step) if flat else {"result": attend(kernels, step)}
 
 
 def _attention_of_stale(kernels: Kernels, bench: Bench, *, spec: AttentionSpec, rows: Rows, block_size: int) -> Outputs:
@@ -268,11 +225,6 @@ def _attention_of_stale(kernels: Kernels, bench: Bench, *, spec: AttentionSpec, 
         step.cache_NP2KD[last, (kv_len - 1) % block_size + 1 :] = 1e4
         step.batch.block_tables_BM[row, : max(0, kv_len - q_len - spec.window + 1) // block_size] = 0
     return {"result": attend(kernels, step)}
-
-
-def attention_spec(heads: int, kv_heads: int, size: int, window: int | None = None) -> AttentionSpec:
-    """A spec with the usual scale."""
-    return AttentionSpec(num_heads=heads, num_kv_heads=kv_heads, head_dim=size, scale=size**-0.5, window=window)
 
 
 def describe(spec: AttentionSpec) -> str:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from tgi_core.contract import AttentionSpec, HeadNorms, Kernels
-from tgi_core.testing.conformance.cases.attention import Rows, Step, attention_spec, describe, make_step
+from tgi_core.testing.conformance.cases.attention import describe
+from tgi_core.testing.conformance.cases.attention_steps import Rows, Step, attention_spec, make_step
 from tgi_core.testing.conformance.cases.case import Bench, Case, Outputs, Run, Scope
 from tgi_core.testing.conformance.cases.elementwise import make_rotary, rope_suspects
 
