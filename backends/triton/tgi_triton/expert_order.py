@@ -82,6 +82,7 @@ def _order_experts_kernel(
     CHUNK: tl.constexpr,
     SLICE: tl.constexpr,
     SINGLE: tl.constexpr,
+    GATHER: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     chunk = tl.program_id(0)
@@ -120,15 +121,30 @@ def _order_experts_kernel(
         other_experts = tl.load(experts_ptr + others, mask=others < num_pairs, other=-1).to(tl.int32)
         same = experts[:, None] == other_experts[None, :]
         earlier += (same & (others[None, :] < pairs[:, None])).to(tl.int32)
-    first_places = tl.gather(ends - totals + before, experts, axis=0)
+    firsts = ends - totals + before
+    if GATHER:
+        first_places = tl.gather(firsts, experts, axis=0)
+    else:
+        first_places = tl.sum(tl.where(experts[:, None] == columns[None, :], firsts[None, :], 0), axis=1)
     tl.store(order_ptr + first_places + tl.sum(earlier, axis=1), pairs, mask=exists)
 
 
-def sort_pairs(experts_TR: Tensor, num_experts: int, rows: int, *, dependent: bool = False) -> SortedPairs:
-    """Sort without a look at the values from the host; ``rows`` are a program's pairs."""
+def sort_pairs(
+    experts_TR: Tensor, num_experts: int, rows: int, *, gather: bool = True, dependent: bool = False
+) -> SortedPairs:
+    """Sort without a look at the values from the host.
+
+    Args:
+        experts_TR: the experts of each token.
+        num_experts: how many there are.
+        rows: pairs of a program.
+        gather: see ``Tuning.gather``.
+        dependent: see ``Tuning.dependent_launch``.
+    """
     device, pairs = experts_TR.device, experts_TR.numel()
     few, many = _CHUNKS
-    chunk = few if pairs <= few else many
+    # Without a gather a program compares each of its pairs with all experts at once.
+    chunk = few if pairs <= few or not gather else many
     chunks = triton.cdiv(pairs, chunk)
     block = next_power_of_2(num_experts)
     order_Y = torch.empty(pairs, dtype=torch.int32, device=device)
@@ -155,6 +171,7 @@ def sort_pairs(experts_TR: Tensor, num_experts: int, rows: int, *, dependent: bo
         NUM_EXPERTS=num_experts,
         ROWS=rows,
         SINGLE=chunks == 1,
+        GATHER=gather,
         **common,
     )
     return SortedPairs(order_Y, ends_3X, rows, pairs // rows + min(num_experts, pairs))

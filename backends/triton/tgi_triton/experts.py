@@ -176,7 +176,7 @@ def experts(x_TE: Tensor, weights: ExpertWeights, routed: Routed, activation: st
     if tiles.rows == 1:
         x_YF = single_experts.up(x_TE, weights, routed, activation, tiles, dependent=dependent)
         return single_experts.down(x_YF, weights, routed, tiles, dependent=dependent)
-    pairs = sort_pairs(routed.experts_TR, len(weights.gate_up), tiles.rows, dependent=dependent)
+    pairs = sort_pairs(routed.experts_TR, len(weights.gate_up), tiles.rows, gather=tuning.gather, dependent=dependent)
     x_YF = up(x_TE, weights, pairs, chosen, activation, tiles, dependent=dependent)
     x_YE = down(x_YF, weights, pairs, chosen, tiles, dependent=dependent)
     return combine(x_YE, routed.weights_TR, dependent=dependent)

@@ -26,6 +26,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
         gemv_tile, gemv_warps: weights of a program's tile, along the inputs first, and its warps.
         sampled_warps: of the choice of a token with temperature, top-k and top-p, a row a program.
         expert_tiles: of the products of mixtures of experts, where weights have 16 bits.
+        gather: programs may pick numbers out of a vector by index, for which the compiler must know how.
         dependent_launch: kernels may start while the one before drains (programmatic dependent launch, sm_90 on).
     """
 
@@ -49,6 +50,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     gemv_warps: int = 4
     sampled_warps: int = 32
     expert_tiles: tuple[ExpertTiles, ...] = PORTABLE_TILES
+    gather: bool = True
     dependent_launch: bool = False
 
 
@@ -112,4 +114,5 @@ def rocm_tuning(architecture: str, compute_units: int) -> Tuning:
 
 def xpu_tuning(cores: int) -> Tuning:
     """The tuning for an Intel GPU with so many Xe cores, whose warps are sub-groups of 16 lanes. Not measured."""
-    return Tuning(programs=cores, prefill_warps=8, gemv=True, gemv_warps=8)
+    # Intel's Triton 3.3 fails at a gather from a vector that several warps hold.
+    return Tuning(programs=cores, prefill_warps=8, gemv=True, gemv_warps=8, gather=False)

@@ -7,13 +7,18 @@ import pytest
 from tests.backends.triton.compiled import compiled
 
 SHARED_BYTES = {80: 166_912, 89: 101_376, 90: 232_448, 100: 232_448}
-QUICK = (90, "bfloat16")
-"""What every run of the tests compiles; all the others take minutes."""
+QUICK = (
+    90,
+    "bfloat16",
+    "128, four a key head|256, window|latent decode, 16|experts, silu, (1|16|512) rows|, 1 rows|4096$|rope, 128|tanh"
+    "|bitmask|tables",
+)
+"""What every run of the tests compiles: each kernel at one size, attention at two; all the others take minutes."""
 
-ALL_CASES = [(capability, dtype) for capability in SHARED_BYTES for dtype in ("bfloat16", "float32")] + [
-    (89, "float16")
-]
-CASES = [pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow) for case in ALL_CASES]
+ALL_CASES = [(capability, dtype, "") for capability in SHARED_BYTES for dtype in ("bfloat16", "float32")]
+ALL_CASES += [(89, "float16", "")]
+CASES = [pytest.param(*QUICK, id="a few launches")]
+CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in ALL_CASES]
 
 MATRIX_INSTRUCTIONS = {
     "_prefill_kernel": {80: "mma.sync", 89: "mma.sync", 90: "wgmma", 100: "tcgen05.mma"},
@@ -40,29 +45,30 @@ LOCAL_BYTES = {
 
 def test_every_kernel_is_compiled() -> None:
     """One that is added must be launched by ``launches.py``."""
-    resources = compiled(f"sm_{QUICK[0]}", QUICK[1])
+    capability, dtype, launches = QUICK
+    resources = compiled(f"sm_{capability}", dtype, launches)
     assert {used["kernel"] for used in resources["compiled"]} == set(resources["kernels"])
 
 
-@pytest.mark.parametrize(("capability", "dtype"), CASES)
-def test_shared_memory_fits(capability: int, dtype: str) -> None:
-    used = compiled(f"sm_{capability}", dtype)["compiled"]
+@pytest.mark.parametrize(("capability", "dtype", "launches"), CASES)
+def test_shared_memory_fits(capability: int, dtype: str, launches: str) -> None:
+    used = compiled(f"sm_{capability}", dtype, launches)["compiled"]
     limit_bytes = SHARED_BYTES[capability]
     assert not [entry for entry in used if entry["shared_bytes"] > limit_bytes]
 
 
-@pytest.mark.parametrize(("capability", "dtype"), CASES)
-def test_registers_do_not_spill(capability: int, dtype: str) -> None:
+@pytest.mark.parametrize(("capability", "dtype", "launches"), CASES)
+def test_registers_do_not_spill(capability: int, dtype: str, launches: str) -> None:
     def allowed_bytes(kernel: str) -> int:
         return LOCAL_BYTES.get((kernel, dtype), {}).get(capability, 0)
 
-    used = compiled(f"sm_{capability}", dtype)["compiled"]
+    used = compiled(f"sm_{capability}", dtype, launches)["compiled"]
     assert not [entry for entry in used if entry["local_bytes"] > allowed_bytes(entry["kernel"])]
 
 
-@pytest.mark.parametrize(("capability", "dtype"), [case for case in CASES if case.values[1] != "float32"])
-def test_products_use_the_matrix_unit(capability: int, dtype: str) -> None:
-    used = compiled(f"sm_{capability}", dtype)["compiled"]
+@pytest.mark.parametrize(("capability", "dtype", "launches"), [case for case in CASES if case.values[1] != "float32"])
+def test_products_use_the_matrix_unit(capability: int, dtype: str, launches: str) -> None:
+    used = compiled(f"sm_{capability}", dtype, launches)["compiled"]
     for kernel, instructions in MATRIX_INSTRUCTIONS.items():
         found = {entry["launch"]: entry["matrix"] for entry in used if entry["kernel"] == kernel}
         assert found

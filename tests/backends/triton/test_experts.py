@@ -76,12 +76,13 @@ def test_experts_whose_weights_come_by_descriptors(tokens: int) -> None:
 SORTS = [(1, 8, 2, 16), (33, 2, 1, 32), (43, 3, 3, 16), (200, 3, 3, 64), (300, 100, 8, 16)]
 
 
+@pytest.mark.parametrize("gather", [True, False])
 @pytest.mark.parametrize(("tokens", "count", "chosen", "rows"), SORTS)
-def test_pairs_are_sorted(tokens: int, count: int, chosen: int, rows: int) -> None:
+def test_pairs_are_sorted(tokens: int, count: int, chosen: int, rows: int, gather: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         experts_TR = torch.rand(tokens, count, generator=generator).topk(chosen, dim=-1).indices
-        found = sort_pairs(experts_TR, count, rows)
+        found = sort_pairs(experts_TR, count, rows, gather=gather)
         assert found.order_Y.tolist() == experts_TR.flatten().argsort(stable=True).tolist()
         counts_X = experts_TR.flatten().bincount(minlength=count)
         tile_ends_X = ((counts_X + rows - 1) // rows).cumsum(0)
