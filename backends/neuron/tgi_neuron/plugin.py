@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from tgi_core.contract import Backend
 from tgi_core.hookspecs import hookimpl
+from tgi_neuron.backend import NeuronBackend
 
 
 @hookimpl
 def tgi_backends() -> Iterable[Backend]:
     """The Neuron backend."""
-    return []
+    return [NeuronBackend()]

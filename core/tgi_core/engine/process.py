@@ -37,6 +37,8 @@ DEVICE_LOST_EXIT_CODE = 72
 LATE_COMPILE_EXIT_CODE = 73
 _MIN_STEP_DEADLINE_S = 10.0
 _STEP_DEADLINE_FACTOR = 20.0
+_LONGEST_FIRST_STEP_S = 30.0
+"""Warm-up runs the largest step, and so bounds the time of the first ones; but not where it also compiles or exports."""
 _PAUSED_AFTER_S = 4 * HEARTBEAT_INTERVAL_S
 
 
@@ -149,7 +151,7 @@ class _Engine:
             decoder_prompt=decoder_prompt,
             max_encoder_tokens=budget.max_encoder_tokens,
         )
-        self._loop.longest_step_s = warm - loaded
+        self._loop.longest_step_s = min(warm - loaded, _LONGEST_FIRST_STEP_S)
         max_input_tokens = choose_max_input_tokens(config.engine, budget)
         notes = list(self._shard.notes)
         if self._constraints is not None and (obstacle := self._constraints.wait_open()):

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import uuid
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,16 @@ def find_pickled(folder: Path) -> list[Path]:
     if single.is_file():
         return [single]
     found = [path for suffix in SUFFIXES for path in folder.glob(f"*{suffix}")]
-    return sorted(path for path in found if path.is_file() and not _OTHERS.fullmatch(path.name))
+    named = [path for path in found if path.is_file() and not _OTHERS.fullmatch(path.name)]
+    return sorted(path for path in named if not _is_program(path))
+
+
+def _is_program(path: Path) -> bool:
+    """Whether torch has saved code there (TorchScript), as of a model that a vendor's library has compiled."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def convert_pickled(files: Sequence[Path], target: Path, progress: Progress = no_progress) -> None:

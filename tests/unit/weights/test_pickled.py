@@ -123,6 +123,13 @@ def test_which_files_are_weights(tmp_path: Path) -> None:
     assert [path.name for path in find_pickled(tmp_path)] == ["pytorch_model.bin"]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_program_is_no_weights(tmp_path: Path) -> None:
+    """As the ``model.pt`` of a model that a vendor's library has compiled."""
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "model.pt")
+    assert find_pickled(tmp_path) == []
+
+
 class Malicious:
     """Runs a command when it is unpickled."""
 

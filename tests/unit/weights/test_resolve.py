@@ -14,8 +14,9 @@ import pytest
 from huggingface_hub import errors
 
 from tests.unit.weights.gguf_files import write_llama
+from tgi_core.cache_dir import default_cache_dir
 from tgi_core.errors import ExitCode, StartupError
-from tgi_core.weights.resolve import default_cache_dir, resolve_model
+from tgi_core.weights.resolve import resolve_model
 
 
 @pytest.fixture

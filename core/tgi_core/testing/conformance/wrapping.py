@@ -55,9 +55,7 @@ def wrap_backend(backend: Backend, around: Around) -> Backend:
 
 
 def _wrap_device(device: Device, around: Around) -> Device:
-    def compile_step(
-        _self: Device, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]
-    ) -> CompiledStep:
+    def compile_step(_self: Device, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:
         step = device.compile(work, state, inputs)
 
         def call(state: DeviceState, inputs: tuple[Tensor, ...]) -> tuple[DeviceState, tuple[Tensor, ...]]:
