@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 
 import httpx
+import pytest
 
 from tests.support.server import ServerProcess
 
@@ -50,12 +52,13 @@ def test_completions_streamed_equals_completions(server: ServerProcess) -> None:
     assert text == plain["choices"][0]["text"]
 
 
-def test_64_streams_a_third_leaving_early(server: ServerProcess) -> None:
-    """Every stream that stays gives its solo text; afterwards nothing is held."""
+@pytest.mark.parametrize("compared", [12, pytest.param(42, marks=pytest.mark.slow)])
+def test_64_streams_a_third_leaving_early(server: ServerProcess, compared: int) -> None:
+    """Every stream that stays gives its solo text, of which some are asked for; afterwards nothing is held."""
 
     def body(number: int) -> dict[str, object]:
         prompt = f"Story number {number}. " + "Once upon a time there was a small lamp. " * (1 + number % 9)
-        return {"inputs": prompt, "parameters": {"max_new_tokens": 8 + number % 17}}
+        return {"inputs": prompt, "parameters": {"max_new_tokens": 6 + number % 11}}
 
     async def stream(client: httpx.AsyncClient, number: int, leave_after: int | None) -> str | None:
         async with client.stream("POST", f"{server.url}/generate_stream", json=body(number)) as response:
@@ -82,7 +85,7 @@ def test_64_streams_a_third_leaving_early(server: ServerProcess) -> None:
     together = asyncio.run(run())
     stayed = {number: text for number, text in together.items() if text is not None}
     assert len(stayed) == 42
-    for number, text in stayed.items():
+    for number, text in random.Random(0).sample(list(stayed.items()), compared):
         solo = httpx.post(f"{server.url}/generate", json=body(number), timeout=60).json()
         assert solo["generated_text"] == text, number
     names = ("tgi_batch_current_size", "tgi_queue_size", "tgi_kv_blocks_used")

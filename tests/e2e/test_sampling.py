@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.server import ServerProcess
 
@@ -34,7 +35,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 def body(number: int) -> dict[str, Any]:
     prompt = f"Note {number}. " + "The quick brown fox jumps over the lazy dog. " * (number % 4)
-    common = {"max_new_tokens": 6 + number % 11, "details": True}
+    common = {"max_new_tokens": 6 + number % 7, "details": True}
     return {"inputs": prompt, "parameters": common | VARIANTS[number % len(VARIANTS)]}
 
 
@@ -50,8 +51,9 @@ def essence(reply: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def test_neighbours_change_nothing(server: ServerProcess) -> None:
-    numbers = range(24)
+@pytest.mark.parametrize("count", [2 * len(VARIANTS), pytest.param(6 * len(VARIANTS), marks=pytest.mark.slow)])
+def test_neighbours_change_nothing(server: ServerProcess, count: int) -> None:
+    numbers = range(count)
 
     async def together() -> list[dict[str, Any]]:
         async with httpx.AsyncClient(timeout=180, limits=httpx.Limits(max_connections=64)) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import uvicorn
+from litestar import Litestar
 from litestar.testing import TestClient
 from tokenizers import Tokenizer, processors
 
@@ -127,6 +129,7 @@ class FakeEngine(EngineClient):
         self.info = info
         self.stats = EngineStats(queue_size=3, batch_size=2, batch_tokens=40, kv_blocks_used=5, kv_blocks=256)
         self.on_step = None
+        self._late_compiles_before = 0
         self.trouble = ""
         self.tokenizer = tokenizer
         self.up = True
@@ -261,15 +264,20 @@ def make_state(
     )
     chat: ChatFormats | TemplateError = TemplateError("the model has no chat template")
     if template is not None:
-        chat = make_formats(
-            {"default": template, **(templates or {})},
-            {"bos_token": BOS, "eos_token": EOS},
-            "llama",
-            tool_parsers=TOOL_PARSERS,
-            reasoning_parsers=REASONING_PARSERS,
-        )
+        chat = _formats(("default", template), *(templates or {}).items())
     checker = cast("GrammarChecker", FakeGrammars()) if grammars else None
     return AppState(config, FakeEngine(tokenizer, info), tokenizer, chat, checker, defaults=defaults)
+
+
+@functools.cache
+def _formats(*templates: tuple[str, str]) -> ChatFormats:
+    return make_formats(
+        dict(templates),
+        {"bos_token": BOS, "eos_token": EOS},
+        "llama",
+        tool_parsers=TOOL_PARSERS,
+        reasoning_parsers=REASONING_PARSERS,
+    )
 
 
 class Api:
@@ -306,11 +314,22 @@ class Api:
         raise KeyError(name)
 
 
+@functools.cache
+def _idle_apps(_settings: ApiConfig) -> list[Litestar]:
+    """Applications that no test uses at the moment: to make one takes longer than most tests do."""
+    return []
+
+
 @contextlib.contextmanager
 def open_api(state: AppState) -> Iterator[Api]:
     """The application over ``state`` with a client."""
-    with TestClient(create_app(state), raise_server_exceptions=False) as http:
+    idle = _idle_apps(state.config.api)
+    app = idle.pop() if idle else create_app(state)
+    # All that an application knows beside its settings.
+    app.state.server = state
+    with TestClient(app, raise_server_exceptions=False) as http:
         yield Api(state, http)
+    idle.append(app)
 
 
 def error_message(reply: Any) -> str:

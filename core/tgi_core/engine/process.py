@@ -38,7 +38,7 @@ LATE_COMPILE_EXIT_CODE = 73
 _MIN_STEP_DEADLINE_S = 10.0
 _STEP_DEADLINE_FACTOR = 20.0
 _LONGEST_FIRST_STEP_S = 30.0
-"""Warm-up runs the largest step, and so bounds the time of the first ones; but not where it also compiles or exports."""
+"""Warm-up runs the largest step, and so bounds the time of the first; but not where it also compiles or exports."""
 _PAUSED_AFTER_S = 4 * HEARTBEAT_INTERVAL_S
 
 
