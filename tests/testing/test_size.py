@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MOST = {
     "backends/cpu": 400,
+    "backends/gaudi": 700,
     "backends/neuron": 400,
     "backends/rocm": 400,
     "backends/xpu": 400,

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from tgi_core.contract import Backend
 from tgi_core.hookspecs import hookimpl
+from tgi_gaudi.backend import GaudiBackend
 
 
 @hookimpl
 def tgi_backends() -> Iterable[Backend]:
     """The Gaudi backend."""
-    return []
+    return [GaudiBackend()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
 _PINNING = frozenset({"cuda", "xpu"})
 """Device types that copy from and to page-locked memory; others have none."""
 

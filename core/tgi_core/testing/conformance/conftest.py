@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tgi_core.contract import GraphMode
@@ -32,6 +34,8 @@ def find_subject(config: pytest.Config) -> Subject:
         if name not in backends:
             failures = "".join(f" {failure.distribution}: {failure.reason}." for failure in plugins.failures)
             raise pytest.UsageError(f"There is no backend `{name}`. Installed are: {known}.{failures}")
+        for variable, value in backends[name].process_environment().items():
+            os.environ.setdefault(variable, value)
         config.stash[_SUBJECT] = Subject(backends[name], quick=config.getoption("--tgi-quick"))
     return config.stash[_SUBJECT]
 

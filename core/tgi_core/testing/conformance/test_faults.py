@@ -26,7 +26,10 @@ _FAULTS: dict[str, tuple[RuntimeError, type[TgiServeError]]] = {
 
 @pytest.mark.parametrize("fault", list(_FAULTS))
 def test_a_fault_is_typed(with_kernels: Subject, tmp_path: Path, fault: str) -> None:
-    """An operation or a compiled step raises what torch raises; ``collect`` makes an error of ours of it, and ``close`` still works."""
+    """An operation or a compiled step raises what torch raises; ``collect`` makes an error of ours of it.
+
+    ``close`` still works.
+    """
     raised, expected = _FAULTS[fault]
     armed = False
 

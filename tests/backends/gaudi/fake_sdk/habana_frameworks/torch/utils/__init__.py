@@ -1,0 +1,5 @@
+"""Helpers of the SDK."""
+
+from habana_frameworks.torch.utils import experimental, internal
+
+__all__ = ["experimental", "internal"]
