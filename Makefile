@@ -101,6 +101,56 @@ test-ipex: .venv-ipex/.ready ## Run the kernels over intel-extension-for-pytorch
 	.venv-ipex/bin/pip install --quiet -c .venv-ipex/constraints.txt -e ".[xpu-ipex]" pytest pytest-timeout
 	@touch $@
 
+# Backends whose devices are not here run on the CPU: tpu on jax's own CPU platform, gaudi and neuron on strict fakes of
+# their SDKs. The same requests must then give the same texts as on the cpu backend.
+TEXTS := .venv/texts.json
+KIT := -m pytest --pyargs tgi_core.testing -o timeout=900
+GAUDI_FAKE := PYTHONPATH=$(CURDIR)/tests/backends/gaudi/fake_sdk
+NEURON_FAKE := PYTHONPATH=$(CURDIR)/tests/backends/neuron/fake_sdk TGI_SERVE_CACHE=$(CURDIR)/.venv/neuron
+
+.PHONY: test-backends
+test-backends: test-bucketed test-tpu test-gaudi test-neuron ## Run the kit and a server on every backend that compiles or owns the model
+
+.PHONY: test-bucketed
+test-bucketed: $(READY) $(TEXTS)
+	OMP_NUM_THREADS=1 $(BIN)/python $(KIT) --tgi-backend bucketed-cpu
+	$(BIN)/python -m tests.backends.same_texts bucketed-cpu --compare $(TEXTS)
+
+.PHONY: test-gaudi
+test-gaudi: $(READY) .venv-gaudi/.ready $(TEXTS)
+	$(GAUDI_FAKE) OMP_NUM_THREADS=1 $(BIN)/python $(KIT) --tgi-backend gaudi
+	$(PYTEST) tests/backends/gaudi/with_server.py
+	OMP_NUM_THREADS=1 .venv-gaudi/bin/python -m pytest -W ignore tests/backends/gaudi/with_neural_compressor.py
+	$(GAUDI_FAKE) $(BIN)/python -m tests.backends.same_texts gaudi --compare $(TEXTS)
+
+.PHONY: test-neuron
+test-neuron: $(READY) .venv-neuron/.ready $(TEXTS)
+	rm -rf .venv/neuron
+	$(NEURON_FAKE) OMP_NUM_THREADS=1 $(BIN)/python $(KIT) --tgi-backend neuron
+	OMP_NUM_THREADS=1 .venv-neuron/bin/python -m pytest -W ignore tests/backends/neuron/with_optimum_neuron.py
+	$(NEURON_FAKE) $(BIN)/python -m tests.backends.same_texts neuron --compare $(TEXTS)
+	$(NEURON_FAKE) $(BIN)/python -m tests.backends.same_texts neuron --compare $(TEXTS) --without-logits --neuron-sampling device
+
+.PHONY: $(TEXTS)
+$(TEXTS): $(READY)
+	$(BIN)/python -m tests.backends.same_texts cpu --write $@
+
+# Sees what .venv has; Neural Compressor wants older releases of what the server does without.
+.venv-gaudi/.ready: $(READY) tests/backends/gaudi/requirements.txt
+	$(BIN)/python -m venv .venv-gaudi
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$(.venv-gaudi/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	.venv-gaudi/bin/pip install --quiet -r tests/backends/gaudi/requirements.txt
+	@touch $@
+
+# optimum-neuron has no release for Python 3.12. The stubs are what PyPI has in place of the vendor's packages.
+.venv-neuron/.ready: pyproject.toml tests/backends/neuron/requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Python 3.11 is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv-neuron
+	.venv-neuron/bin/pip install --quiet -r tests/backends/neuron/requirements.txt -e ".[neuron]"
+	.venv-neuron/bin/pip install --quiet --no-deps --target .venv-neuron/stubs torch-neuronx==1.0 neuronx-cc==1.0.post1
+	@touch $@
+
 .PHONY: test-schema
 test-schema: $(READY) ## Send many random requests made from the OpenAPI document
 	$(PYTEST) tests/api/test_schema.py
@@ -123,5 +173,5 @@ bench-cpu: $(READY) ## Measure beside transformers and llama.cpp on this CPU (co
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build products
-	rm -rf .venv .venv-clients .venv-ipex .venv-oldest .venv-xpu build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-clients .venv-gaudi .venv-ipex .venv-neuron .venv-oldest .venv-tpu .venv-xpu build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -116,14 +116,17 @@ def fetch_texts(url: str, requests: list[Asked]) -> list[str]:
 
 def serve_texts(backend: str, requests: list[Asked], *flags: str) -> list[str]:
     """What a server with the demo model on ``backend`` replies; it must have compiled nothing meanwhile."""
-    limits = ("--dtype", "float32", "--max-batch-size", "8", "--max-total-tokens", "512")
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        with ServerProcess(log, "--model-id", "demo", "--backend", backend, *limits, *flags) as server:
-            texts = fetch_texts(server.url, requests)
-            late = server.gauge("tgi_late_compiles")
-            assert late == 0, f"{late:.0f} programs were compiled while requests waited"
-            return texts
+    sizes = ("--max-batch-size", "8", "--max-total-tokens", "512", "--max-batch-prefill-tokens", "512")
+    settings = ("--model-id", "demo", "--backend", backend, "--dtype", "float32", *sizes, *flags)
+    # The largest shapes are compiled first, or a model is exported.
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ServerProcess(Path(folder) / "log", *settings, start_timeout_s=_TIMEOUT_S) as server,
+    ):
+        texts = fetch_texts(server.url, requests)
+        late = server.gauge("tgi_late_compiles")
+        assert late == 0, f"{late:.0f} programs were compiled while requests waited"
+        return texts
 
 
 def main() -> int:

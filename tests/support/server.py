@@ -50,8 +50,14 @@ class ServerProcess:
     """``program`` with the given flags on a free port; a context manager that leaves no process behind."""
 
     def __init__(
-        self, log: Path, *flags: str, env: Mapping[str, str] | None = None, program: str = "tgi-serve"
+        self,
+        log: Path,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        program: str = "tgi-serve",
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
+        self._start_timeout_s = start_timeout_s
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
@@ -69,7 +75,11 @@ class ServerProcess:
     def __enter__(self) -> ServerProcess:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT, env=self._env)
-        self.wait_healthy()
+        try:
+            self.wait_healthy(self._start_timeout_s)
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(

@@ -69,6 +69,13 @@ def test_it_passes_the_kit(site: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert len(result.passed) > 15
 
 
+def test_its_device_that_compiles_passes_the_kit(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(site)
+    result = run_kit(tmp_path, "example-static", "--tgi-quick", "-k", "compile or test_plugin or neighbours or llama")
+    assert (result.exit_code, result.failed) == (0, {})
+    assert {"test_compiled_steps", "test_no_step_waits_for_a_compiler"} <= set(result.passed)
+
+
 def test_the_page_builds_the_example(tmp_path: Path) -> None:
     """Every block that names a file, in order, gives the example's files."""
     for block in blocks():

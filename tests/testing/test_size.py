@@ -19,6 +19,7 @@ MOST = {
     "backends/gaudi": 700,
     "backends/neuron": 400,
     "backends/rocm": 400,
+    "backends/tpu": 700,
     "backends/xpu": 400,
     "examples/backend-plugin": 150,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tgi_api.cli.options import Group, Option
 from tgi_api.cli.values import choice
-from tgi_core.contract import BackendOption
+from tgi_core.contract import BackendInfo, BackendOption
 from tgi_core.errors import StartupError
 from tgi_core.plugins import Plugins
 
@@ -16,10 +16,10 @@ def list_backend_options(plugins: Plugins) -> tuple[Option, ...]:
     except StartupError:
         # A start asks again and tells it; help works meanwhile.
         return ()
-    return tuple(_read(name, option) for name, backend in sorted(backends.items()) for option in backend.options)
+    return tuple(_read(backend.info, option) for _, backend in sorted(backends.items()) for option in backend.options)
 
 
-def _read(backend: str, option: BackendOption) -> Option:
+def _read(backend: BackendInfo, option: BackendOption) -> Option:
     variable = option.flag.removeprefix("--").replace("-", "_").upper()
     return Option(
         flag=option.flag,
@@ -27,6 +27,8 @@ def _read(backend: str, option: BackendOption) -> Option:
         metavar="|".join(option.choices),
         read=choice(*option.choices),
         group=Group.DEVICE,
-        help=f"Backend {backend}: {option.help} [default: {option.choices[0]}]",
-        backend=backend,
+        help=f"Backend {backend.name}: {option.help} [default: {option.choices[0]}]",
+        backend=backend.name,
+        # A stand-in for tests tells users nothing.
+        hidden=backend.simulated,
     )

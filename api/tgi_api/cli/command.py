@@ -58,7 +58,7 @@ class OptionCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under the headings of their groups, then the commands beside this one."""
         for group in Group:
-            rows = [self._row(option) for option in self._options if option.group is group]
+            rows = [self._row(option) for option in self._options if option.group is group and not option.hidden]
             if rows:
                 with formatter.section(group.value):
                     formatter.write_dl(rows)

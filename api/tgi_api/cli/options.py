@@ -55,6 +55,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         reason: why it has no effect, or what helps against the refusal.
         neutral: values of a refused or ignored option that ask for what is so anyway.
         backend: the only backend that has the option; "" for one of the server's.
+        hidden: the help does not show it.
     """
 
     help: str
@@ -72,6 +73,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     neutral: tuple[object, ...] = ()
     backend: str = ""
+    hidden: bool = False
 
     @property
     def name(self) -> str:

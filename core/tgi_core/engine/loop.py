@@ -27,6 +27,7 @@ from tgi_core.engine.frames import (
     Submit,
     unpack_ids,
 )
+from tgi_core.engine.idle import IdleTime
 from tgi_core.engine.step_frames import make_frames
 from tgi_core.scheduler import Outputs, Request, Scheduler
 
@@ -117,7 +118,7 @@ class EngineLoop:
         self._given_up: dict[bytes, list[int]] = {}
         self._stats = EngineStats()
         self._stats_are_stale = False
-        self._shard_wants_idle_time = True
+        self._idle_time = IdleTime(shard)
         self._stopping = False
 
     @property
@@ -137,9 +138,10 @@ class EngineLoop:
     def iterate(self, idle_timeout_ms: int = 0) -> None:
         """One iteration; sleeps up to ``idle_timeout_ms`` when there is nothing at all to do."""
         idle = not self.has_work and not self._scheduler.has_requests
-        if idle and self._shard_wants_idle_time:
-            self._shard_wants_idle_time = self._shard.use_idle_time()
-            idle_timeout_ms = 0
+        if idle:
+            idle_timeout_ms = self._idle_time.use(idle_timeout_ms)
+        else:
+            self._idle_time.end()
         if self._constrained.is_preparing:
             idle_timeout_ms = min(idle_timeout_ms, PREPARING_POLL_MS)
         for worker, command in self._channel.receive(idle_timeout_ms if idle else 0):

@@ -116,9 +116,7 @@ class _Layers:
         rows = (inner, inner) if spec.gated else (inner,)
         down_rows, summed = (spec.hidden_size,), Division(inputs=True)
         return MLPWeights(
-            up=linear(
-                up, rows, spec.hidden_size, bias=spec.mlp_bias, transposed=transposed, division=Division(rows)
-            ),
+            up=linear(up, rows, spec.hidden_size, bias=spec.mlp_bias, transposed=transposed, division=Division(rows)),
             down=linear(
                 (down.format(index),), down_rows, inner, bias=spec.mlp_bias, transposed=transposed, division=summed
             ),

@@ -129,11 +129,16 @@ def _decodes(limits: ShapeLimits, rules: BucketRules) -> Iterator[ForwardShape]:
 
 def _prefills(limits: ShapeLimits, rules: BucketRules, block_size: int) -> Iterator[ForwardShape]:
     columns = sizes(rules.prefill_columns, limits.max_columns)
+    in_decode = limits.max_listed if rules.flat_decode else limits.max_slots * limits.max_columns
+    most_blocks = max(in_decode, limits.max_columns)
     for q_len in sizes(rules.prefill_lengths, limits.max_q_len):
         most_rows = min(limits.max_slots, max(1, limits.max_step_tokens // q_len))
         for rows in sizes(rules.prefill_rows, most_rows):
-            # A row has at least as many keys as tokens.
-            yield from (ForwardShape(rows, q_len, width) for width in columns if width * block_size >= q_len)
+            for width in columns:
+                # A row has at least as many keys as tokens. All rows together gather no more blocks than the largest
+                # decode or a whole row, which is what activations are measured with.
+                if width * block_size >= q_len and rows * width <= most_blocks:
+                    yield ForwardShape(rows, q_len, width)
 
 
 def _coarser(rules: BucketRules) -> BucketRules:

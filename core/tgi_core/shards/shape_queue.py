@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
+
+import torch
 
 from tgi_core.contract import Device
 from tgi_core.shards.buckets import COVER_SHAPES, ForwardShape
 from tgi_core.shards.static_plans import PlanRunner
+
+_LOG = logging.getLogger(__name__)
 
 SHAPES = "compiled shapes"
 """The memory table's line of what is kept free for compiled programs and what they hold."""
@@ -40,9 +45,18 @@ class ShapeQueue:
             self._prepare()
 
     def prepare_next(self) -> bool:
-        """Compile one more, if one waits that may be; whether another one does."""
+        """Compile one more, if one waits that may be; whether another one does.
+
+        One that finds no memory on the device is left out, and so are those that would need as much.
+        """
         if self._waiting:
-            self._prepare()
+            shape = self._waiting[0]
+            try:
+                self._prepare()
+            except torch.OutOfMemoryError as error:
+                # Steps have the shapes that are ready; an engine that was started anew would come to the same point.
+                _LOG.warning("The device has no memory for a shape of %s, so steps take others: %s", shape, error)
+                self._waiting = deque(other for other in self._waiting if not other.covers(shape))
         return bool(self._waiting)
 
     @property
@@ -52,7 +66,9 @@ class ShapeQueue:
         note = f"{self._num_shapes} shapes of a step, of which {ready} are ready when serving starts"
         reserve = f"{self._reserve_bytes / 2**20:,.1f} MiB of memory for compiled shapes"
         if ready + waiting < self._num_shapes:
-            return f"{note}; the others are left out, since these use up {reserve}"
+            is_used_up = 0 < self._reserve_bytes <= self._taken_bytes
+            reason = f"these use up {reserve}" if is_used_up else "the device has no memory for them"
+            return f"{note}; the others are left out, since {reason}"
         if waiting:
             note += f" and {waiting} are compiled in idle time"
             if self._reserve_bytes:

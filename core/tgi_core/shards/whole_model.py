@@ -45,6 +45,10 @@ from tgi_core.shards.worker import ThreadWorker
 _CANNOT = ("mixed_batches", "chunked_prefill", "prefix_cache", "sliding_window")
 _LIBRARIES_SAMPLE_BY = ("do_sample", "temperature", "top_k", "top_p")
 _NO_WORK_OF_A_SAMPLER = ("choice", "watermark_gamma")
+_NO_EFFECT = (
+    "--kv-cache-memory and --max-batch-total-tokens have no effect: the cache is as large as --max-batch-size and "
+    "--max-total-tokens make it"
+)
 
 
 class WholeForward(NamedTuple):
@@ -168,6 +172,8 @@ class WholeModelShard(PipelinedShard[WholeForward, StepTokens]):
         check_block_size(limits, self._capabilities)
         _check_length(limits, self._folder)
         entry_tokens, entry_bytes = self.make_caches(limits)
+        if limits.kv_cache_bytes is not None or limits.kv_cache_tokens is not None:
+            self.notes = [*self.notes, _NO_EFFECT]
         host = torch.device("cpu")
         self._state = make_state(limits.max_slots, entry_tokens, 0, 0, (), rules=self._rules, states=(), device=host)
         eos_ids = [token for token in self._eos_token_ids if 0 <= token < self.vocab_size]

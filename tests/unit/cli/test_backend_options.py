@@ -82,6 +82,20 @@ def test_help_shows_it_and_still_loads_nothing_heavy(site: Path) -> None:
     assert told.startswith("wood|glass Backend abacus: What they are made of [default: wood] [TGI_SERVE_ABACUS_BEADS]")
 
 
+def test_help_hides_those_of_simulated_devices_which_can_still_be_given(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ABACUS.replace("priority=-1", "priority=-1, simulated=True")
+    monkeypatch.syspath_prepend(write_distribution(tmp_path, "tgi-abacus", "tgi_abacus_plugin", source))
+    assert main(["--help"]) == ExitCode.OK
+    printed = capsys.readouterr().out
+    assert "--strict-shapes" in printed
+    assert "--abacus-beads" not in printed
+    start = ["explain", "--port", "0", "--model-id", str(model), "--backend", "abacus", "--abacus-beads", "glass"]
+    assert main(start) == ExitCode.OK
+    assert "glass" in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures("site")
 def test_explain_tells_its_value_and_where_it_comes_from(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

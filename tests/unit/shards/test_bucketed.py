@@ -15,7 +15,9 @@ from tests.support.greedy import make_prompts
 from tgi_core.contract import (
     AppendedBlocks,
     BucketRules,
+    CompiledStep,
     DeviceMemory,
+    DeviceState,
     KVBudget,
     Ladder,
     ModelShard,
@@ -49,6 +51,19 @@ SAMPLINGS = (
     SamplingParams(do_sample=True, typical_p=0.7, min_p=0.02, seed=9),
     SamplingParams(do_sample=True, seed=11, allowed_token_ids=(1, 2, 3, 50), watermark_delta=2.0, watermark_gamma=0.5),
 )
+
+FIRST_STEP = StepPlan(
+    step=1,
+    slots=[0],
+    epochs=[0],
+    q_lens=[3],
+    kv_lens=[3],
+    samples=[True],
+    num_decodes=0,
+    new_slots=[NewSlot(0, [3, 4, 5], 3, SamplingParams())],
+    appended_blocks=[AppendedBlocks(0, 0, 0, [0])],
+)
+"""Of one request that was not there before."""
 
 
 class Reply:
@@ -196,23 +211,12 @@ def test_what_is_compiled_for_a_step_is_counted_or_refused(spec: ShardSpec, stri
     device = RecompilingDevice()
     shard = make_shard(spec, BUCKETS, device)
     start(shard, replace(LIMITS, strict_shapes=strict))
-    plan = StepPlan(
-        step=1,
-        slots=[0],
-        epochs=[0],
-        q_lens=[3],
-        kv_lens=[3],
-        samples=[True],
-        num_decodes=0,
-        new_slots=[NewSlot(0, [3, 4, 5], 3, SamplingParams())],
-        appended_blocks=[AppendedBlocks(0, 0, 0, [0])],
-    )
     device.recompiles = True
     if strict:
         with pytest.raises(LateCompileError, match=r"1 programs were compiled for a step of enter \(64\)"):
-            run(shard, plan)
+            run(shard, FIRST_STEP)
     else:
-        assert len(run(shard, plan)) == 1
+        assert len(run(shard, FIRST_STEP)) == 1
         # The request's entry, its forward and its sampling.
         assert shard.late_compiles == 3
     shard.close()
@@ -246,6 +250,29 @@ def test_compiled_shapes_take_no_more_than_their_share(spec: ShardSpec) -> None:
     start(strict, replace(LIMITS, strict_shapes=True))
     assert "; the others are left out, since these use up" in strict.notes[-1]
     strict.close()
+
+
+class FullDevice(BucketedCpuDevice):
+    """Has memory for what warm-up needs, once to measure it and once to keep it, and for nothing more."""
+
+    def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[torch.Tensor, ...]) -> CompiledStep:
+        if self.num_compiled == 2 * (2 + 2 * 3 + 2 + 2):
+            raise torch.OutOfMemoryError("the device is full")
+        return super().compile(work, state, inputs)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_shapes_that_find_no_memory_are_left_out(
+    spec: ShardSpec, caplog: pytest.LogCaptureFixture, strict: bool
+) -> None:
+    shard = make_shard(spec, BUCKETS, FullDevice())
+    start(shard, replace(LIMITS, strict_shapes=strict))
+    while shard.use_idle_time():
+        pass
+    assert "of 1 rows of 8 tokens, 2 blocks of each" in caplog.text
+    assert ("; the others are left out, since the device has no memory for them" in shard.notes[-1]) is strict
+    assert len(run(shard, FIRST_STEP)) == 1
+    shard.close()
 
 
 def test_rows_that_no_shape_takes_together_are_computed_by_turns(spec: ShardSpec) -> None:

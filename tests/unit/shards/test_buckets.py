@@ -168,3 +168,15 @@ def test_a_list_of_blocks() -> None:
     column = tables.column([2, 3], [3, 0])
     assert [table.tolist() for table in column] == [[[90], [90]], [[23], [91]]]
     assert column[0].dtype is torch.int32
+
+
+@pytest.mark.parametrize("flat_decode", [False, True])
+def test_no_prefill_gathers_more_than_activations_are_measured_with(flat_decode: bool) -> None:
+    """Rows of a prefill are padded to the same number of blocks: many short ones beside one that is very long."""
+    limits = ShapeLimits(max_slots=32, max_step_tokens=4096, max_q_len=4096, max_columns=1024, max_listed=2000)
+    rules = BucketRules(prefill_rows=Ladder(), flat_decode=flat_decode)
+    shapes = forward_shapes(limits, rules, 128)
+    measured = max(shape.blocks if shape.is_flat else shape.rows * shape.blocks for shape in shapes[:COVER_SHAPES])
+    gathered = [shape.rows * shape.blocks for shape in shapes if shape.q_len > 1]
+    assert max(gathered) <= measured
+    assert any(shape.rows > 8 for shape in shapes if shape.q_len > 1)

@@ -81,6 +81,16 @@ def test_longer_than_the_model_is_refused(tmp_path: Path) -> None:
     shard.close()
 
 
+@pytest.mark.parametrize("flag", ["kv_cache_bytes", "kv_cache_tokens", ""])
+def test_sizes_of_the_cache_are_said_to_have_no_effect(flag: str, tmp_path: Path) -> None:
+    make_model("granite", tmp_path)
+    shard = WholeModelCpuBackend().create_shard(ShardSpec(model_dir=tmp_path, dtype="float32"))
+    shard.load(lambda loaded_bytes, total_bytes: None)
+    shard.warm_up(replace(LIMITS, **{"kv_cache_bytes": None, **({flag: 1 << 20} if flag else {})}))
+    assert any("--kv-cache-memory" in note for note in shard.notes) is bool(flag)
+    shard.close()
+
+
 def test_what_a_library_of_whole_models_cannot_do_is_refused_when_it_is_declared(tmp_path: Path) -> None:
     make_model("granite", tmp_path)
     backend = WholeModelCpuBackend()

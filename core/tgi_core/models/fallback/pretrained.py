@@ -179,9 +179,13 @@ class Pretrained:
                 "Check that config.json belongs to these weights, and that what the model's code imports is installed.",
                 ExitCode.MODEL,
             ) from error
-        for name, found, expected in sorted(report["mismatched_keys"]):
+        for entry in sorted(report["mismatched_keys"]):
+            # transformers 5 tells the shapes too.
+            name = entry if isinstance(entry, str) else entry[0]
+            found = f"shape {list(stored.shape(name))}" if name in stored.names else "another shape"
+            expected = list(model.state_dict()[name].shape)
             raise StartupError(
-                f"Tensor `{name}` in {self._model_dir} has shape {list(found)}, the model asks for {list(expected)}.",
+                f"Tensor `{name}` in {self._model_dir} has {found}, the model asks for {expected}.",
                 "Check that config.json belongs to these weights.",
                 ExitCode.MODEL,
             )
