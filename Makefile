@@ -116,6 +116,16 @@ test-bucketed: $(READY) $(TEXTS)
 	OMP_NUM_THREADS=1 $(BIN)/python $(KIT) --tgi-backend bucketed-cpu
 	$(BIN)/python -m tests.backends.same_texts bucketed-cpu --compare $(TEXTS)
 
+TPU_HOST := JAX_PLATFORMS=cpu OMP_NUM_THREADS=1
+TPU_HOSTS := $(TPU_HOST) TPU_SKIP_MDS_QUERY=1 XLA_FLAGS=--xla_force_host_platform_device_count
+
+.PHONY: test-tpu
+test-tpu: $(READY) .venv-tpu/.ready $(TEXTS)
+	$(TPU_HOST) .venv-tpu/bin/python $(KIT) --tgi-backend tpu
+	$(TPU_HOSTS)=2 .venv-tpu/bin/python -m pytest -o timeout=900 tests/backends/tpu/with_jax.py
+	$(TPU_HOSTS)=4 .venv-tpu/bin/python -m pytest -o timeout=900 tests/backends/tpu/with_topologies.py
+	$(TPU_HOST) TESTED_TGI_SERVE=.venv-tpu/bin/tgi-serve .venv-tpu/bin/python -m tests.backends.same_texts tpu --compare $(TEXTS)
+
 .PHONY: test-gaudi
 test-gaudi: $(READY) .venv-gaudi/.ready $(TEXTS)
 	$(GAUDI_FAKE) OMP_NUM_THREADS=1 $(BIN)/python $(KIT) --tgi-backend gaudi
@@ -126,7 +136,7 @@ test-gaudi: $(READY) .venv-gaudi/.ready $(TEXTS)
 .PHONY: test-neuron
 test-neuron: $(READY) .venv-neuron/.ready $(TEXTS)
 	rm -rf .venv/neuron
-	$(NEURON_FAKE) OMP_NUM_THREADS=1 $(BIN)/python $(KIT) --tgi-backend neuron
+	$(NEURON_FAKE) OMP_NUM_THREADS=1 $(BIN)/python $(KIT) -W "ignore:Module already imported" --tgi-backend neuron
 	OMP_NUM_THREADS=1 .venv-neuron/bin/python -m pytest -W ignore tests/backends/neuron/with_optimum_neuron.py
 	$(NEURON_FAKE) $(BIN)/python -m tests.backends.same_texts neuron --compare $(TEXTS)
 	$(NEURON_FAKE) $(BIN)/python -m tests.backends.same_texts neuron --compare $(TEXTS) --without-logits --neuron-sampling device
@@ -134,6 +144,15 @@ test-neuron: $(READY) .venv-neuron/.ready $(TEXTS)
 .PHONY: $(TEXTS)
 $(TEXTS): $(READY)
 	$(BIN)/python -m tests.backends.same_texts cpu --write $@
+
+# Sees what .venv has.
+.venv-tpu/.ready: $(READY) tests/backends/tpu/requirements.txt
+	$(BIN)/python -m venv .venv-tpu
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$(.venv-tpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	.venv-tpu/bin/pip install --quiet -r tests/backends/tpu/requirements.txt
+	.venv-tpu/bin/pip install --quiet --no-deps -e .
+	@touch $@
 
 # Sees what .venv has; Neural Compressor wants older releases of what the server does without.
 .venv-gaudi/.ready: $(READY) tests/backends/gaudi/requirements.txt
