@@ -20,7 +20,7 @@ from tgi_core.contract import (
 )
 
 FP8 = BackendOption(
-    flag="--gaudi-fp8", choices=("off", "dynamic"), help="multiply linears in 8 bits, with a scale for each token"
+    flag="--gaudi-fp8", choices=("off", "dynamic"), help="Multiply linears in 8 bits, with a scale for each token"
 )
 
 BUCKETS = BucketRules(

@@ -189,7 +189,7 @@ class RandomSource:
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         self._device = device
-        self._generator = torch.Generator(device).manual_seed(0)
+        self._generator = _make_generator(device).manual_seed(0)
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
         """Uniform numbers of variance 1 / inputs (the last axis), or a vector: zeros for a bias, ones for a norm."""
@@ -197,8 +197,8 @@ class RandomSource:
             fill = 0.0 if name.endswith(".bias") else 1.0
             return torch.full(shape, fill, dtype=dtype or self._dtype, device=self._device)
         bound = (3 / shape[-1]) ** 0.5
-        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
-        return tensor.uniform_(-bound, bound, generator=self._generator)
+        tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._generator.device)
+        return tensor.uniform_(-bound, bound, generator=self._generator).to(self._device)
 
     def slices(self, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
         """Such tensors of the other axes."""
@@ -218,6 +218,14 @@ class RandomSource:
 
     def finish(self) -> None:
         """Nothing can be left over."""
+
+
+def _make_generator(device: torch.device) -> torch.Generator:
+    """The device's, or the host's for one that has no random numbers of its own."""
+    try:
+        return torch.Generator(device)
+    except RuntimeError:
+        return torch.Generator()
 
 
 class _Renaming:
