@@ -196,3 +196,9 @@ def test_dummy_weights_keep_activations_sane(saved: Path, tmp_path: Path) -> Non
 def test_dummy_weights_are_the_same_every_time() -> None:
     first = RandomSource(torch.float32, CPU).take("a.weight", (3, 4))
     assert torch.equal(first, RandomSource(torch.float32, CPU).take("b.weight", (3, 4)))
+
+
+def test_a_device_without_random_numbers_gets_the_hosts() -> None:
+    nowhere = torch.device("meta")
+    tensor = RandomSource(torch.float32, nowhere).take("a.weight", (3, 4))
+    assert (tensor.device, tensor.shape) == (nowhere, (3, 4))
