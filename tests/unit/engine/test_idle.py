@@ -41,7 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_a_piece_waits_for_as_long_as_the_longest_took(clock: Clock) -> None:
+def test_a_piece_waits_for_as_long_as_the_last_took(clock: Clock) -> None:
     shard = Compiling(clock)
     idle = IdleTime(cast(ModelShard, shard))
     assert (idle.use(500), shard.left) == (0, 2)
