@@ -44,7 +44,7 @@ test-all: $(READY) ## Run every test, those that take minutes too
 
 .PHONY: test-clients
 test-clients: $(READY) .venv-clients/.ready ## Run the clients people use against a server
-	TESTED_TGI_SERVE=$(BIN)/tgi-serve .venv-clients/bin/python -m pytest -W ignore tests/clients
+	TESTED_TGI_SERVE=$(BIN)/tgi-serve .venv-clients/bin/pytest -W ignore tests/clients
 
 .venv-clients/.ready: tests/clients/requirements.txt
 	$(PYTHON) -m venv .venv-clients
