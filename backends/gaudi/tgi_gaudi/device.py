@@ -62,13 +62,9 @@ class GaudiDevice(Device):
         event.record()  # type: ignore[attr-defined]
         return event
 
-    def upload(self, tensor: Tensor) -> Tensor:
-        # There is no pinned memory.
-        return tensor.to(self._device, non_blocking=True)
-
     def download(self, tensor: Tensor) -> HostCopy:
         self._mark_step()
-        return _HostTensor(tensor.to("cpu", non_blocking=True))
+        return super().download(tensor)
 
     def compile(self, work: CompiledStep, state: DeviceState, inputs: tuple[Tensor, ...]) -> CompiledStep:  # noqa: ARG002
         if not self.records:
@@ -84,13 +80,3 @@ class GaudiDevice(Device):
 
     def _count_recorded(self) -> None:
         self._num_recorded += 1
-
-
-class _HostTensor:
-    """A copy in the host's memory, whole once a later event has passed."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    def read(self) -> Tensor:
-        return self._tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tgi_core.contract import AttentionBatch, AttentionSpec, HeadNorms
+from tgi_core.contract import AttentionBatch, AttentionSpec
 from tgi_core.contract.kernels import PackedWeight, PreparedAttention
 from tgi_core.reference.padded import PaddedKernels
 from tgi_gaudi.attention import FusedPrefill, flat_decode
@@ -57,26 +57,6 @@ class GaudiKernels(PaddedKernels):
         block_size = cache_NP2KD.shape[1]
         places = (slot_mapping_T // block_size, slot_mapping_T % block_size)
         cache_NP2KD.index_put_(places, torch.stack(kv_TKD, dim=1))
-
-    def norm_rope_write_kv(
-        self,
-        qkv_TX: Tensor,
-        spec: AttentionSpec,
-        rotary: tuple[Tensor, Tensor] | None,
-        cache_NP2KD: Tensor,
-        slot_mapping_T: Tensor,
-        *,
-        norms: HeadNorms,
-    ) -> Tensor:
-        heads, kv_heads = spec.num_heads, spec.num_kv_heads
-        heads_TXD = qkv_TX.view(len(qkv_TX), -1, spec.head_dim)
-        q_THD, k_TKD, v_TKD = heads_TXD[:, :heads], heads_TXD[:, heads:-kv_heads], heads_TXD[:, -kv_heads:]
-        q_THD = self.rms_norm(q_THD, norms.q_norm_D, norms.eps, norms.offset)
-        k_TKD = self.rms_norm(k_TKD, norms.k_norm_D, norms.eps, norms.offset)
-        if rotary is not None:
-            q_THD, k_TKD = self.rope(q_THD, *rotary), self.rope(k_TKD, *rotary)
-        self.write_kv((k_TKD, v_TKD), cache_NP2KD, slot_mapping_T)
-        return q_THD
 
     def attention(
         self,

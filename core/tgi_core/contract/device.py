@@ -89,17 +89,15 @@ class Device(ABC):
 
     def upload(self, tensor: torch.Tensor) -> torch.Tensor:
         """Bring a host tensor to the device. The host does not wait, and may not change the tensor afterwards."""
-        if self.torch_device.type == "cpu":
-            return tensor
-        # From pageable memory the copy may wait for the whole stream.
-        return tensor.pin_memory().to(self.torch_device, non_blocking=True)
+        from tgi_core.transfer import upload
+
+        return upload(tensor, self.torch_device)
 
     def download(self, tensor: torch.Tensor) -> HostCopy:
         """Start a copy to the host. What is computed later may overwrite ``tensor``."""
-        import torch
+        from tgi_core.transfer import download
 
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=not tensor.is_cpu)
-        return _HostTensor(host.copy_(tensor, non_blocking=True))
+        return _HostTensor(download(tensor))
 
     def capture(self, work: Callable[[], None]) -> DeviceGraph:
         """Record what ``work`` launches. Only asked where ``Capabilities.graph`` says so.

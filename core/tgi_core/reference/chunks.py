@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tgi_core.contract.states import StepRows
+from tgi_core.transfer import upload
 
 
 class Chunks(NamedTuple):
@@ -50,10 +51,8 @@ def cut(rows: StepRows, most: int, device: torch.device) -> Chunks:
         if begin < rows.q_lens[row]
     ]
     counts = [len(list(group)) for _, group in groupby(cuts, key=lambda cut: cut[0])]
-    # Other devices have no page-locked memory.
-    pinned = device.type in ("cuda", "xpu")
-    rows_R = torch.tensor(by_length, pin_memory=pinned).to(device, non_blocking=True)
-    begins_Y, ranks_Y = torch.tensor(cuts, pin_memory=pinned).to(device, non_blocking=True).unbind(1)
+    rows_R = upload(torch.tensor(by_length), device)
+    begins_Y, ranks_Y = upload(torch.tensor(cuts), device).unbind(1)
     row_of_Y = rows_R.index_select(0, ranks_Y)
     wanted_YN = (rows.q_starts_B.index_select(0, row_of_Y) + begins_Y)[:, None] + torch.arange(size, device=device)
     lasts_Y1 = rows.q_starts_B.index_select(0, row_of_Y + 1)[:, None] - 1

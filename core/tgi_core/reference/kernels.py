@@ -108,12 +108,13 @@ class ReferenceKernels(Kernels):
         *,
         norms: HeadNorms,
     ) -> Tensor:
+        heads, kv_heads = spec.num_heads, spec.num_kv_heads
         heads_TXD = qkv_TX.view(len(qkv_TX), -1, spec.head_dim)
-        q_THD = heads_TXD[:, : spec.num_heads]
-        k_TKD = heads_TXD[:, spec.num_heads : spec.num_heads + spec.num_kv_heads]
-        q_THD.copy_(self.rms_norm(q_THD, norms.q_norm_D, norms.eps, norms.offset))
-        k_TKD.copy_(self.rms_norm(k_TKD, norms.k_norm_D, norms.eps, norms.offset))
-        return self.rope_write_kv(qkv_TX, spec, rotary, cache_NP2KD, slot_mapping_T)
+        q_THD, k_TKD, v_TKD = heads_TXD[:, :heads], heads_TXD[:, heads:-kv_heads], heads_TXD[:, -kv_heads:]
+        q_THD = self.rms_norm(q_THD, norms.q_norm_D, norms.eps, norms.offset)
+        k_TKD = self.rms_norm(k_TKD, norms.k_norm_D, norms.eps, norms.offset)
+        normed_TX = torch.cat((q_THD, k_TKD, v_TKD), dim=1).flatten(1)
+        return self.rope_write_kv(normed_TX, spec, rotary, cache_NP2KD, slot_mapping_T)
 
     def prepare_attention(self, batch: AttentionBatch, spec: AttentionSpec) -> PreparedAttention:  # noqa: ARG002
         return batch

@@ -11,7 +11,7 @@ from torch import Tensor
 from tgi_core.contract import AttentionBatch, DeviceState, SampleInputs, StepPlan
 from tgi_core.contract.states import StepRows
 from tgi_core.sampling.params import Tier
-from tgi_core.shards.transfer import upload
+from tgi_core.transfer import upload
 
 
 class StepBatch(NamedTuple):

@@ -48,6 +48,10 @@ class ForwardShape(NamedTuple):
         tokens = self.rows * self.q_len
         return tokens + (self.blocks if self.is_flat else tokens * self.blocks)
 
+    def order(self) -> tuple[int, ForwardShape]:
+        """To sort by: the cheapest first."""
+        return self.cost, self
+
     def __str__(self) -> str:
         """For people."""
         of_each = "in all" if self.is_flat else "of each"
@@ -110,7 +114,7 @@ def forward_shapes(limits: ShapeLimits, rules: BucketRules, block_size: int) -> 
         ForwardShape(limits.max_slots, 1, most_blocks, rules.flat_decode),
         ForwardShape(1, limits.max_q_len, limits.max_columns),
     ]
-    rest = sorted(shapes.difference(cover), key=lambda shape: (shape.cost, shape))
+    rest = sorted(shapes.difference(cover), key=ForwardShape.order)
     return [*cover, *rest]
 
 
@@ -156,10 +160,9 @@ def _coarser(rules: BucketRules) -> BucketRules:
     )
 
 
-def cheapest(shapes: Iterable[ForwardShape], needed: ForwardShape) -> ForwardShape | None:
-    """The cheapest shape that covers ``needed``; None when none does."""
-    fitting = (shape for shape in shapes if shape.covers(needed))
-    return min(fitting, key=lambda shape: (shape.cost, shape), default=None)
+def first_covering(shapes: Iterable[ForwardShape], needed: ForwardShape) -> ForwardShape | None:
+    """The first shape that covers ``needed``: the cheapest of those in order; None when none does."""
+    return next((shape for shape in shapes if shape.covers(needed)), None)
 
 
 def smallest_at_least(steps: Sequence[int], value: int) -> int:

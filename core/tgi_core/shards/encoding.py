@@ -10,7 +10,7 @@ from torch import Tensor
 from tgi_core.contract import AttentionBatch, AttentionSpec, DeviceState, StepPlan
 from tgi_core.models.model import Encoder
 from tgi_core.models.step import EncoderStep
-from tgi_core.shards.transfer import upload
+from tgi_core.transfer import upload
 
 
 class Encoding:

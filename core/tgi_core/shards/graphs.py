@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tgi_core.contract import Device, DeviceGraph, StepPlan
 from tgi_core.sampling.params import Tier
-from tgi_core.shards.transfer import download, stage
+from tgi_core.transfer import download, stage
 
 _MAX_ROWS = 512
 """Larger steps keep the device busy for longer than their launches take."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from tgi_core.contract import DeviceState, PromptLogprobs, StepPlan
 from tgi_core.models.model import LoadedModel
 from tgi_core.shards.slots import SlotTable
-from tgi_core.shards.transfer import download
+from tgi_core.transfer import download
 
 PIECE_ROWS = 256
 """Tokens whose logits exist at the same time: a whole prompt's would take gigabytes."""

@@ -23,7 +23,7 @@ from tgi_core.contract import (
 from tgi_core.sampling.params import Tier
 from tgi_core.shards.batch import sample_inputs
 from tgi_core.shards.slots import SlotTable
-from tgi_core.shards.transfer import download, upload
+from tgi_core.transfer import download, upload
 
 
 class StepTokens(NamedTuple):

@@ -13,7 +13,7 @@ from tgi_core.contract import DeviceState, NewSlot, SampleInputs, TopTokens
 from tgi_core.sampling.params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, Tier
 from tgi_core.sampling.rules import RuleSet, Stage
 from tgi_core.sampling.rules.rows import RuleRows
-from tgi_core.shards.transfer import upload
+from tgi_core.transfer import upload
 
 
 class SlotSampling(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from tgi_core.contract import (
     TopTokens,
 )
 from tgi_core.sampling.params import Tier
-from tgi_core.shards.buckets import ForwardShape, cheapest
+from tgi_core.shards.buckets import ForwardShape, first_covering
 from tgi_core.shards.seen_blocks import SeenBlocks
 from tgi_core.shards.slots import SlotTable
 from tgi_core.shards.static_runner import StaticRunner
@@ -77,11 +78,11 @@ class PlanRunner:
         seen: which blocks attention looks at.
 
     Attributes:
-        ready: shapes of forwards that are compiled.
+        ready: shapes of forwards that are compiled, the cheapest first.
     """
 
     def __init__(self, device: Device, runner: StaticRunner, slots: SlotTable, seen: SeenBlocks) -> None:
-        self.ready: set[ForwardShape] = set()
+        self.ready: list[ForwardShape] = []
         self._device = device
         self._runner = runner
         self._slots = slots
@@ -90,7 +91,7 @@ class PlanRunner:
     def prepare(self, shape: ForwardShape) -> None:
         """Compile a shape."""
         self._runner.prepare(shape)
-        self.ready.add(shape)
+        insort(self.ready, shape, key=ForwardShape.order)
 
     @property
     def late_compiles(self) -> int:
@@ -195,7 +196,7 @@ class PlanRunner:
 
     def _ready_shape(self, plan: StepPlan, rows: range) -> ForwardShape | None:
         part = slice(rows.start, rows.stop)
-        return cheapest(self.ready, self._seen.needed(plan.q_lens[part], plan.kv_lens[part]))
+        return first_covering(self.ready, self._seen.needed(plan.q_lens[part], plan.kv_lens[part]))
 
 
 def _masks_by_row(late: LateInputs, sampling: Sequence[int]) -> Mapping[int, Tensor]:

@@ -12,7 +12,7 @@ from tgi_core.contract.kernels import Kernels
 from tgi_core.sampling.params import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_LOGIT_BIASES
 from tgi_core.sampling.rules import RuleSet
 from tgi_core.shards.slots import SlotTable
-from tgi_core.shards.transfer import upload
+from tgi_core.transfer import upload
 
 _SMALLEST_TEMPERATURE = 1e-30
 _LARGEST_TEMPERATURE = 1e30

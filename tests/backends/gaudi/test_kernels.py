@@ -104,15 +104,15 @@ def make_batch(q_len: int, kv_lens: list[int], window: int | None) -> tuple[Atte
     return batch, num_blocks
 
 
-@pytest.mark.parametrize("parameters", ["11", "13", "15"])
+@pytest.mark.parametrize("parameters", [11, 13, 15])
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("window", [None, 5])
 def test_prompts_through_every_release_of_the_fused_attention(
-    card: Any, monkeypatch: pytest.MonkeyPatch, parameters: str, dtype: torch.dtype, window: int | None
+    card: Any, monkeypatch: pytest.MonkeyPatch, parameters: int, dtype: torch.dtype, window: int | None
 ) -> None:
     import habana_frameworks.torch.hpex.kernels as hpex
 
-    monkeypatch.setattr(hpex, "FusedSDPA", getattr(hpex, f"_Sdpa{parameters}"))
+    monkeypatch.setattr(hpex, "FusedSDPA", hpex._release_of(parameters))
     calls = []
     monkeypatch.setattr(hpex, "_attend", lambda *arguments, attend=hpex._attend: calls.append(0) or attend(*arguments))
     spec = replace(SPEC, window=window)

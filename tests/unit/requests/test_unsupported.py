@@ -29,22 +29,27 @@ LIMITS = RequestLimits(
     max_input_tokens=100, max_total_tokens=128, vocab_size=500, extra_parameters=frozenset({"strength"})
 )
 
-GENERATE = [
-    ("do_sample", {"do_sample": True}, "do_sample"),
+ALIKE = [
     ("temperature", {"temperature": 0.5}, "temperature"),
     ("top_k", {"top_k": 5}, "top_k"),
     ("top_p", {"top_p": 0.9}, "top_p"),
     ("typical_p", {"typical_p": 0.9}, "typical_p"),
     ("min_p", {"min_p": 0.1}, "min_p"),
     ("repetition_penalty", {"repetition_penalty": 1.1}, "repetition_penalty"),
+    ("logit_bias", {"logit_bias": {"5": 1.0}}, "logit_bias"),
+    ("min_tokens", {"min_tokens": 2}, "min_tokens"),
+    ("extra", {"logits_rules": {"strength": 1.0}}, "logits_rules"),
+]
+"""What both kinds of routes call alike: (name, request, field)."""
+
+GENERATE = [
+    *ALIKE,
+    ("do_sample", {"do_sample": True}, "do_sample"),
     ("relative_frequency_penalty", {"frequency_penalty": 0.5}, "frequency_penalty"),
     ("seed", {"seed": 0, "do_sample": True}, "seed"),
-    ("logit_bias", {"logit_bias": {"5": 1.0}}, "logit_bias"),
     ("min_tokens", {"min_new_tokens": 2}, "min_new_tokens"),
-    ("min_tokens", {"min_tokens": 2}, "min_tokens"),
     ("watermark_delta", {"watermark": True}, "watermark"),
     ("top_n", {"top_n_tokens": 2}, "top_n_tokens"),
-    ("extra", {"logits_rules": {"strength": 1.0}}, "logits_rules"),
     ("choice", {"best_of": 2, "do_sample": True}, "best_of"),
     ("logprobs", {"top_n_tokens": 2}, "top_n_tokens"),
     ("logprobs", {"best_of": 2, "do_sample": True}, "best_of"),
@@ -52,24 +57,16 @@ GENERATE = [
 ]
 
 OPENAI = [
+    *ALIKE,
     ("do_sample", {}, "temperature"),
-    ("temperature", {"temperature": 0.5}, "temperature"),
-    ("top_k", {"top_k": 5}, "top_k"),
-    ("top_p", {"top_p": 0.9}, "top_p"),
-    ("typical_p", {"typical_p": 0.9}, "typical_p"),
-    ("min_p", {"min_p": 0.1}, "min_p"),
-    ("repetition_penalty", {"repetition_penalty": 1.1}, "repetition_penalty"),
     ("frequency_penalty", {"frequency_penalty": 0.5}, "frequency_penalty"),
     ("presence_penalty", {"presence_penalty": 0.5}, "presence_penalty"),
     ("seed", {"seed": 7}, "seed"),
-    ("logit_bias", {"logit_bias": {"5": 1.0}}, "logit_bias"),
     ("allowed_token_ids", {"allowed_token_ids": [5]}, "allowed_token_ids"),
     ("bad_words", {"bad_words": ["a"]}, "bad_words"),
-    ("min_tokens", {"min_tokens": 2}, "min_tokens"),
     ("top_n", {"logprobs": True, "top_logprobs": 2}, "top_logprobs"),
     ("top_n", {"logprobs": 2}, "logprobs"),
     ("raw_logprobs", {"logprobs": True}, "logprobs"),
-    ("extra", {"logits_rules": {"strength": 1.0}}, "logits_rules"),
     ("choice", {"n": 2}, "n"),
     ("choice", {"best_of": 2}, "best_of"),
     ("logprobs", {"logprobs": True}, "logprobs"),

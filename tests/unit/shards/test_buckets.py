@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ from tgi_core.shards.buckets import (
     MOST_SHAPES,
     ForwardShape,
     ShapeLimits,
-    cheapest,
+    first_covering,
     forward_shapes,
     sizes,
     smallest_at_least,
@@ -27,6 +28,10 @@ BLOCK = 16
 ladders = st.builds(
     Ladder, smallest=st.integers(1, 200), growth=st.integers(2, 5), step=st.none() | st.integers(1, 200)
 )
+
+
+def cheapest(shapes: Iterable[ForwardShape], needed: ForwardShape) -> ForwardShape | None:
+    return first_covering(sorted(shapes, key=ForwardShape.order), needed)
 
 
 @pytest.mark.parametrize(

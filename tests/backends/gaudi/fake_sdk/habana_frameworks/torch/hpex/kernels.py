@@ -1,5 +1,6 @@
 """Fused attention and rotary embedding."""
 
+import inspect
 import os
 from enum import Enum
 
@@ -23,7 +24,9 @@ def apply_rotary_pos_emb(p, *args):
     return torch.ops.hpu.rotary_pos_embedding(p, sin, cos, position_ids, offset, mode.value)
 
 
-def _attend(q, k, v, attn_mask, dropout_p, is_causal, scale, softmax_mode, recompute_mode, valid_seq_len, padding):
+def _attend(
+    q, k, v, attn_mask, dropout_p, is_causal, scale, softmax_mode, recompute_mode, valid_seq_len, seq_padding_type
+):
     if q.dim() != 4 or q.shape[1] % k.shape[1]:
         raise AssertionError("queries are [B, H, S, D], and their heads a multiple of the keys'")
     if softmax_mode not in ("None", "fast", "fp32"):
@@ -34,117 +37,37 @@ def _attend(q, k, v, attn_mask, dropout_p, is_causal, scale, softmax_mode, recom
         raise AssertionError("Valid sequence length is supported only with is_causal")
     if is_causal and attn_mask is not None:
         raise AssertionError("a mask and is_causal exclude each other")
-    if padding not in ("left", "right"):
-        raise AssertionError(f"padding {padding!r}")
+    if seq_padding_type not in ("left", "right"):
+        raise AssertionError(f"seq_padding_type {seq_padding_type!r}")
     mask = None if attn_mask is None else attn_mask.expand(q.shape[0], -1, q.shape[2], k.shape[2])
     return torch.ops.hpu.sdpa_recomp_fwd(
-        q, k, v, mask, dropout_p, scale, is_causal, False, softmax_mode.lower(), valid_seq_len, padding
+        q, k, v, mask, dropout_p, scale, is_causal, False, softmax_mode.lower(), valid_seq_len, seq_padding_type
     )
 
 
-class _Sdpa11(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx,
-        q,
-        k,
-        v,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        softmax_mode,
-        recompute_mode,
-        valid_seq_len,
-        seq_padding_type,
-    ):
-        return _attend(
-            q,
-            k,
-            v,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            scale,
-            softmax_mode,
-            recompute_mode,
-            valid_seq_len,
-            seq_padding_type,
-        )
+_NAMES = inspect.signature(_attend).parameters
+_LATER = {"return_dropout_mask": False, "return_attn_probs": False, "window_size": (-1, -1), "sinks": None}
+"""What came with later releases, and the only value of each that is played here."""
 
 
-class _Sdpa13(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx,
-        q,
-        k,
-        v,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        softmax_mode,
-        recompute_mode,
-        valid_seq_len,
-        seq_padding_type,
-        return_dropout_mask,
-        return_attn_probs,
-    ):
-        assert return_dropout_mask is False
-        assert return_attn_probs is False
-        return _attend(
-            q,
-            k,
-            v,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            scale,
-            softmax_mode,
-            recompute_mode,
-            valid_seq_len,
-            seq_padding_type,
-        )
+def _release_of(count):
+    """The fused attention of a release in which it has so many parameters."""
+    parameters = [*_NAMES, *_LATER][:count]
+
+    class Release(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *args):
+            if len(args) != count:
+                raise TypeError(f"FusedSDPA takes {count} arguments, not {len(args)}")
+            for name, value in zip(parameters[len(_NAMES) :], args[len(_NAMES) :], strict=True):
+                assert value == _LATER[name], name
+            return _attend(*args[: len(_NAMES)])
+
+    # As the SDK spells it out.
+    Release.forward.__signature__ = inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("ctx", *parameters)]
+    )
+    return Release
 
 
-class _Sdpa15(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx,
-        q,
-        k,
-        v,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale,
-        softmax_mode,
-        recompute_mode,
-        valid_seq_len,
-        seq_padding_type,
-        return_dropout_mask,
-        return_attn_probs,
-        window_size,
-        sinks,
-    ):
-        assert return_dropout_mask is False
-        assert return_attn_probs is False
-        assert tuple(window_size) == (-1, -1)
-        assert sinks is None
-        return _attend(
-            q,
-            k,
-            v,
-            attn_mask,
-            dropout_p,
-            is_causal,
-            scale,
-            softmax_mode,
-            recompute_mode,
-            valid_seq_len,
-            seq_padding_type,
-        )
-
-
-FusedSDPA = {"11": _Sdpa11, "13": _Sdpa13, "15": _Sdpa15}[os.environ.get(SDPA_VARIABLE, "15")]
+FusedSDPA = _release_of(int(os.environ.get(SDPA_VARIABLE, "15")))
